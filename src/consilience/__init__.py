@@ -1,0 +1,1 @@
+"""Federated learning that weighs each client's parameters by evidence."""

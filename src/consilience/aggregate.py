@@ -1,0 +1,60 @@
+"""Means over messages: by data size, by importance. The stacked tensors have the messages on axis 0.
+
+Sums run in float64: the result then does not depend on the order of arrival, and the mean of equal
+messages is that message, bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from consilience.types import Params
+
+
+def weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
+    """`sum_k weights[k] * stacked[k]`, in float64.
+
+    Written as one matrix product, so that many receivers of the same messages (a graph) cost no more
+    memory than one.
+    """
+    flat = stacked.reshape(stacked.shape[0], -1).double()
+    return (weights.double() @ flat).reshape(stacked.shape[1:])
+
+
+def mean(stacked: Params, weights: Tensor) -> Params:
+    """The weighted mean of every tensor; `weights` sum to 1."""
+    return {name: weighted_sum(value, weights).to(value.dtype) for name, value in stacked.items()}
+
+
+def merge_buffers(stacked: Params, weights: Tensor) -> Params:
+    """Floating buffers by the weighted mean, integer ones (step counters) by the maximum."""
+    merged: Params = {}
+    for name, value in stacked.items():
+        if value.is_floating_point():
+            merged[name] = weighted_sum(value, weights).to(value.dtype)
+        else:
+            heard = (weights > 0).reshape(-1, *[1] * (value.ndim - 1))
+            merged[name] = torch.where(heard, value, torch.iinfo(value.dtype).min).amax(0)
+    return merged
+
+
+def importance_mean(
+    stacked: Params, importance: Params, weights: Tensor, heard: Tensor | None = None
+) -> Params:
+    """Per coordinate, the mean weighted by importance; by `weights` where nobody has any importance.
+
+    Args:
+        stacked: Values, every tensor [messages, ...].
+        importance: Non-negative, of the same shapes.
+        weights: [messages], sums to 1: the fallback.
+        heard: [messages], whether a message takes part; by default those with a positive weight.
+    """
+    present = (weights > 0 if heard is None else heard).double()
+    merged: Params = {}
+    for name, value in stacked.items():
+        evidence = importance[name].double()
+        total = weighted_sum(evidence, present)
+        weighed = weighted_sum(evidence * value, present) / torch.where(total > 0, total, 1.0)
+        merged[name] = torch.where(total > 0, weighed, weighted_sum(value, weights)).to(value.dtype)
+    return merged

@@ -1,0 +1,132 @@
+"""The contract: an algorithm is its initial states and a tuple of exchanges of messages.
+
+One exchange is three pure functions: a hub broadcasts, clients work, the hub combines what it heard. A
+server is a hub that hears its cohort; a peer on a graph is a hub that hears its neighbours. Client code
+is written for ONE client; only the engine adds the client axis.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from consilience import aggregate
+from consilience.client import Client
+from consilience.solver import Solver
+from consilience.types import Params, State
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """What a hub received in one exchange. Messages are stacked: every tensor is [messages, ...]."""
+
+    messages: State
+    weights: Tensor
+    """[messages] shares of the data, summing to 1; 0 = not received."""
+    peers: Tensor
+    """The same shares without the hub's own message, summing to 1 (or all 0 where no peer was heard)."""
+    own: State | None
+    """A node's own message; None at a server."""
+    population: int
+    """How many clients there are, heard or not."""
+
+    def __getitem__(self, group: str) -> Params:
+        return self.messages[group]
+
+    @property
+    def heard(self) -> Tensor:
+        """[messages] 1.0 where a message was received, else 0.0."""
+        return (self.weights > 0).to(self.weights.dtype)
+
+    @property
+    def uniform(self) -> Tensor:
+        """[messages] equal weights of those received."""
+        return self.heard / self.heard.sum().clamp(min=1)
+
+    def mean(self, group: str, weights: Tensor | None = None) -> Params:
+        """The mean of a group, by data shares unless other weights are given."""
+        return aggregate.mean(self.messages[group], self.weights if weights is None else weights)
+
+    def sum(self, group: str) -> Params:
+        """The plain sum of a group over the messages received."""
+        return aggregate.mean(self.messages[group], self.heard)
+
+    def buffers(self) -> Params:
+        """The merged buffers: by data shares, never by curvature; counters by their maximum."""
+        return aggregate.merge_buffers(self.messages["buffers"], self.weights)
+
+
+class Phase(NamedTuple):
+    """One exchange of messages."""
+
+    broadcast: Callable[[State], State]
+    local: Callable[[Client, State, State], tuple[State, State]]
+    combine: Callable[[State, Inbox], State]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where an algorithm is asked to run; what `refuse` may look at."""
+
+    graph: bool
+    solver: Solver
+    epochs: int | None
+    holdout: bool
+    features: bool
+    failures: bool
+
+
+class Algorithm(ABC):
+    """A method, as a frozen dataclass that holds numbers only."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str] = ""
+    """Authors, title, venue."""
+    personal: ClassVar[bool] = False
+    """Whether every client is evaluated with a model of its own."""
+    cached: ClassVar[frozenset[str]] = frozenset()
+    """Groups of the upload that a receiver keeps from the sender's last message: they are not sent again."""
+
+    def init_hub(self, model: State) -> State:
+        """The hub's state before round 0. `model` has `params` and `buffers`."""
+        return model
+
+    def init_memory(self, model: State) -> State:
+        """A client's state before its first round; it never leaves the client."""
+        return {}
+
+    def broadcast(self, hub: State) -> State:
+        """What the hub sends to every client of the cohort."""
+        return {"params": hub["params"], "buffers": hub["buffers"]}
+
+    @abstractmethod
+    def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
+        """A client's work: its upload and its new memory."""
+
+    def combine(self, hub: State, inbox: Inbox) -> State:
+        """The hub's new state: by default the mean of the models, weighted by data."""
+        return {**hub, "params": inbox.mean("params"), "buffers": inbox.buffers()}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The exchanges of one round."""
+        return (Phase(self.broadcast, self.local, self.combine),)
+
+    def setup(self) -> tuple[Phase, ...]:
+        """Exchanges that run once, with all clients, before round 0."""
+        return ()
+
+    def at(self, round_number: int) -> Algorithm:
+        """The algorithm in force in a round (rounds count from 0); the states stay the same."""
+        return self
+
+    def model(self, hub: State, memory: State) -> State:
+        """The model that is evaluated; `memory` is empty unless the method is `personal`."""
+        return {"params": hub["params"], "buffers": hub["buffers"]}
+
+    def refuse(self, setting: Setting) -> str | None:
+        """Why this algorithm cannot work in a setting, in one line; None where it can."""
+        return None

@@ -1,0 +1,1 @@
+"""The papers' methods, one file each: a named composition of parts, or a full algorithm."""

@@ -1,0 +1,42 @@
+"""Local training: no communication, the lower reference of the papers' tables.
+
+Every client trains a model of its own, from its own initialisation where `init: different`; evaluated
+are all clients' models on the global test set. The total of epochs is rounds times local epochs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from consilience.algorithm import Algorithm, Inbox
+from consilience.client import Client
+from consilience.types import State
+
+
+@final
+@dataclass(frozen=True)
+class Local(Algorithm):
+    """Every client for itself."""
+
+    name: ClassVar[str] = "local"
+    paper: ClassVar[str] = "the reference without communication"
+    personal: ClassVar[bool] = True
+
+    def init_hub(self, model: State) -> State:
+        return {}
+
+    def init_memory(self, model: State) -> State:
+        return model
+
+    def broadcast(self, hub: State) -> State:
+        return {}
+
+    def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
+        return {}, client.train(memory).model
+
+    def combine(self, hub: State, inbox: Inbox) -> State:
+        return hub
+
+    def model(self, hub: State, memory: State) -> State:
+        return memory

@@ -1,0 +1,22 @@
+"""Data sets: known ones by name, your own from arrays or torch data sets."""
+
+from __future__ import annotations
+
+from consilience.data.dataset import Dataset, Normalisation, normalisation
+from consilience.data.download import get
+from consilience.data.loading import Listing, describe, load
+from consilience.data.sources import SOURCES, PublishedFile, Source, data_directory
+
+__all__ = [
+    "SOURCES",
+    "Dataset",
+    "Listing",
+    "Normalisation",
+    "PublishedFile",
+    "Source",
+    "data_directory",
+    "describe",
+    "get",
+    "load",
+    "normalisation",
+]

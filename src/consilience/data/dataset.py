@@ -1,0 +1,274 @@
+"""One classification problem held in memory, and the numbers that normalise its inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+
+from consilience.errors import UserError, unknown
+
+Array = Tensor | npt.NDArray[Any]
+Normalisation = Literal["none", "unit", "half", "standard"]
+
+# Rows converted to float64 at a time while the moments of float inputs are computed.
+CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test data of one classification problem, held whole in memory (uint8 where published so).
+
+    Attributes:
+        name: What reports call it.
+        inputs: Training inputs, `[n, channels, height, width]` uint8 for images, `[n, ...]` for floats.
+        targets: Training classes, `[n]` int64 in `[0, classes)`.
+        test_inputs: Test inputs, of the same type and shape as the training inputs.
+        test_targets: Test classes.
+        classes: Number of classes.
+        groups: Who produced each training row (a writer, a hospital), `[n]` int64, or None.
+        test_groups: Who produced each test row, numbered as `groups`, or None.
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    classes: int
+    groups: Tensor | None = None
+    test_groups: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise UserError(
+                f"{self.name}: {self.classes} class is too few; a classification problem needs at least 2"
+            )
+        _check_inputs(self.name, "training", self.inputs)
+        _check_inputs(self.name, "test", self.test_inputs)
+        rows, test_rows = len(self.inputs), len(self.test_inputs)
+        _check_column(self.name, "targets", self.targets, rows, self.classes)
+        _check_column(self.name, "test_targets", self.test_targets, test_rows, self.classes)
+        if self.groups is not None:
+            _check_column(self.name, "groups", self.groups, rows, None)
+        if self.test_groups is not None:
+            _check_column(self.name, "test_groups", self.test_groups, test_rows, None)
+        train, test = _kind(self.inputs), _kind(self.test_inputs)
+        if train != test:
+            raise UserError(
+                f"{self.name}: training inputs are {train} but test inputs are {test}; make them alike"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input, without the row axis."""
+        return tuple(self.inputs.shape[1:])
+
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of everything but the name; computed anew at each call."""
+        hasher = hashlib.sha256(f"classes {self.classes}".encode())
+        parts = {
+            "inputs": self.inputs,
+            "targets": self.targets,
+            "test_inputs": self.test_inputs,
+            "test_targets": self.test_targets,
+            "groups": self.groups,
+            "test_groups": self.test_groups,
+        }
+        for label, tensor in parts.items():
+            if tensor is not None:
+                hasher.update(f"\n{label} {_kind(tensor)} {len(tensor)}\n".encode())
+                # Bytes through torch, because numpy has no bfloat16.
+                hasher.update(tensor.detach().cpu().contiguous().view(torch.uint8).flatten().numpy().data)
+        return hasher.hexdigest()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        name: str,
+        inputs: Array,
+        targets: Array,
+        test_inputs: Array,
+        test_targets: Array,
+        *,
+        classes: int | None = None,
+        groups: Array | None = None,
+        test_groups: Array | None = None,
+    ) -> Dataset:
+        """Your own arrays as a data set; their memory is shared where possible, so do not change them later.
+
+        Args:
+            name: What reports call it.
+            inputs: Training inputs, NumPy or torch: uint8 `[n, channels, height, width]` or float `[n, ...]`.
+            targets: Training classes, any integer type.
+            test_inputs: Test inputs.
+            test_targets: Test classes.
+            classes: Number of classes; by default one more than the largest class seen.
+            groups: Who produced each training row, or None.
+            test_groups: Who produced each test row, or None.
+        """
+        train_targets = _integers(name, "targets", targets)
+        held_out_targets = _integers(name, "test_targets", test_targets)
+        if classes is None:
+            seen = torch.cat([train_targets.flatten(), held_out_targets.flatten()])
+            classes = int(seen.max()) + 1 if len(seen) else 0
+        return cls(
+            name=name,
+            inputs=_tensor(name, "inputs", inputs),
+            targets=train_targets,
+            test_inputs=_tensor(name, "test_inputs", test_inputs),
+            test_targets=held_out_targets,
+            classes=classes,
+            groups=None if groups is None else _integers(name, "groups", groups),
+            test_groups=None if test_groups is None else _integers(name, "test_groups", test_groups),
+        )
+
+    @classmethod
+    def from_torch(
+        cls,
+        train: TorchDataset[Any],
+        test: TorchDataset[Any],
+        name: str = "own data",
+        classes: int | None = None,
+    ) -> Dataset:
+        """Any two map-style torch data sets of (input, class) pairs, read once and stacked."""
+        inputs, targets = _stacked(name, "training", train)
+        test_inputs, test_targets = _stacked(name, "test", test)
+        return cls.from_arrays(name, inputs, targets, test_inputs, test_targets, classes=classes)
+
+
+def normalisation(dataset: Dataset, kind: Normalisation) -> tuple[Tensor, Tensor]:
+    """Shift and scale, float64 and one a channel, with which `(raw - shift) / scale` is the model's input.
+
+    Args:
+        dataset: Its training inputs alone decide the numbers.
+        kind: `none` raw values; `unit` uint8 divided by 255, floats unchanged; `half` unit values mapped from
+            [0, 1] to [-1, 1]; `standard` mean 0 and standard deviation 1 for every channel (a constant
+            channel becomes 0).
+
+    Returns:
+        Two tensors of shape `[channels, 1, ...]` that broadcast over a batch; the axis after the rows is the
+        channel.
+    """
+    if kind not in get_args(Normalisation):
+        raise unknown("normalisation", kind, get_args(Normalisation))
+    unit = 255.0 if dataset.inputs.dtype == torch.uint8 else 1.0
+    one = torch.ones(dataset.shape[:1] + (1,) * (len(dataset.shape) - 1), dtype=torch.float64)
+    if kind == "none":
+        return 0 * one, one
+    if kind == "unit":
+        return 0 * one, unit * one
+    if kind == "half":
+        return unit / 2 * one, unit / 2 * one
+    mean, deviation = _byte_moments(dataset.inputs) if unit == 255.0 else _float_moments(dataset.inputs)
+    # Relative, because the mean of equal floats may be off by a rounding error.
+    scale = torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)
+    return mean.reshape(one.shape), scale.reshape(one.shape)
+
+
+def _byte_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and population standard deviation of every channel, from its histogram of 256 values."""
+    counts = torch.stack(
+        [torch.bincount(inputs[:, channel].flatten(), minlength=256) for channel in range(inputs.shape[1])]
+    )
+    share = counts.cpu().double() / counts.sum(dim=1, keepdim=True).cpu()
+    values = torch.arange(256, dtype=torch.float64)
+    mean = share @ values
+    return mean, (share * (values - mean[:, None]) ** 2).sum(dim=1).sqrt()
+
+
+def _float_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and population standard deviation of every channel, in two passes over chunks of rows."""
+    axes = [axis for axis in range(inputs.ndim) if axis != 1]
+    count = inputs.numel() // inputs.shape[1]
+    chunks = torch.split(inputs.detach(), CHUNK_ROWS)
+    mean = torch.stack([chunk.double().sum(axes) for chunk in chunks]).sum(0) / count
+    centre = mean.reshape(-1, *[1] * (inputs.ndim - 2))
+    variance = torch.stack([((chunk.double() - centre) ** 2).sum(axes) for chunk in chunks]).sum(0) / count
+    return mean.cpu(), variance.sqrt().cpu()
+
+
+def _kind(tensor: Tensor) -> str:
+    """Element type and shape of one row, for comparisons and messages."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape[1:])}"
+
+
+def _check_inputs(name: str, split: str, inputs: Tensor) -> None:
+    shape = tuple(inputs.shape)
+    if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
+        raise UserError(f"{name}: {split} inputs are {_kind(inputs)}; give uint8 images or floats")
+    if inputs.dtype == torch.uint8 and inputs.ndim != 4:
+        wanted = "[n, channels, height, width]"
+        raise UserError(f"{name}: uint8 {split} inputs have shape {shape}; they must be {wanted}")
+    if inputs.ndim < 2 or 0 in shape:
+        raise UserError(
+            f"{name}: {split} inputs have shape {shape}; they must be [n, ...] with nothing empty"
+        )
+    if inputs.is_floating_point():
+        low, high = torch.aminmax(inputs.detach())
+        if not (low.isfinite() and high.isfinite()):
+            raise UserError(f"{name}: {split} inputs hold NaN or infinity; clean them first")
+
+
+def _check_column(name: str, label: str, column: Tensor, rows: int, limit: int | None) -> None:
+    """Refuse a column that is not `rows` int64 numbers in `[0, limit)`."""
+    if column.dtype != torch.int64 or tuple(column.shape) != (rows,):
+        found = f"{column.dtype} of shape {tuple(column.shape)}"
+        raise UserError(f"{name}: {label} are {found}; they must be torch.int64 of shape {(rows,)}")
+    low, high = (int(bound) for bound in torch.aminmax(column))
+    if low < 0 or (limit is not None and high >= limit):
+        allowed = "0 or more" if limit is None else f"in [0, {limit})"
+        raise UserError(f"{name}: {label} go from {low} to {high}; they must be {allowed}")
+
+
+def _tensor(name: str, label: str, values: Array) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        # Torch wants memory that is contiguous and writable; this copies only where it is not.
+        return torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name}: {label} cannot become a tensor ({error})") from None
+
+
+def _integers(name: str, label: str, values: Array) -> Tensor:
+    tensor = _tensor(name, label, values)
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise UserError(f"{name}: {label} are {tensor.dtype}; they must be integers")
+    return tensor.to(torch.int64)
+
+
+def _stacked(name: str, split: str, source: TorchDataset[Any]) -> tuple[Tensor, Tensor]:
+    if isinstance(source, IterableDataset) or not isinstance(source, Sized):
+        kind = type(source).__name__
+        raise UserError(f"{name}: the {split} data is a {kind} without a length; give a map-style data set")
+    inputs: list[Tensor] = []
+    targets: list[int] = []
+    for row in range(len(source)):
+        try:
+            value, target = source[row]
+            targets.append(operator.index(target))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{name}: {split} row {row} is not an (input, class) pair ({error})") from None
+        if not isinstance(value, Tensor | np.ndarray):
+            kind = type(value).__name__
+            raise UserError(f"{name}: {split} input {row} is a {kind}; use a transform that gives tensors")
+        inputs.append(_tensor(name, f"{split} input {row}", value))
+        first = inputs[0]
+        if inputs[-1].shape != first.shape or inputs[-1].dtype != first.dtype:
+            found, wanted = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (inputs[-1], first))
+            raise UserError(
+                f"{name}: {split} input {row} is {found} but input 0 is {wanted}; make them alike"
+            )
+    if not inputs:
+        raise UserError(f"{name}: the {split} data is empty")
+    return torch.stack(inputs), torch.tensor(targets)

@@ -1,0 +1,206 @@
+"""Who holds which rows: the contract of a partitioner, and the function that runs one.
+
+A partitioner says how the training rows are dealt to the clients; `partition` seeds it, checks what it
+did, keeps rows back for the clients' own evaluation and writes down how it was done. The partitioners
+themselves are in `consilience.data.partitioners`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator, Philox
+
+from consilience.errors import UserError
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+Labels: TypeAlias = npt.NDArray[Any]
+
+# The second word of the generator's key: partitions share no random numbers with other uses of a seed.
+PARTITION_STREAM = 0x7061_7274_6974_696F
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which rows of a data set each client holds.
+
+    Attributes:
+        shards: for each client, the training rows it learns from.
+        holdouts: for each client, the rows kept back for its own evaluation, possibly none. A row number
+            `r` not below the number of training rows means row `r - training rows` of the test set.
+        recipe: how it was made: name, options, seed, clients, and `moved`, the number of rows taken from
+            the largest clients because the draw left others too small.
+        dropped: the number of training rows that nobody holds.
+    """
+
+    shards: tuple[Rows, ...]
+    holdouts: tuple[Rows, ...]
+    recipe: dict[str, object]
+    dropped: int
+
+    def manifest(self) -> dict[str, object]:
+        """The recipe, the sizes and a digest of every row number, ready for JSON."""
+        digest = hashlib.sha256()
+        for rows in (*self.shards, *self.holdouts):
+            # The length goes first, so that moving a row to the next client changes the digest.
+            digest.update(len(rows).to_bytes(8, "little") + rows.astype("<i8").tobytes())
+        return {
+            "recipe": self.recipe,
+            "sizes": [len(rows) for rows in self.shards],
+            "holdout_sizes": [len(rows) for rows in self.holdouts],
+            "dropped": self.dropped,
+            "sha256": digest.hexdigest(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partitioner(ABC):
+    """A way to deal training rows to clients; its fields are its options.
+
+    Attributes:
+        holdout: fraction of each client's rows kept back for its own evaluation.
+        allow_empty: accept clients without any row.
+    """
+
+    name: ClassVar[str]
+
+    holdout: float = 0.0
+    allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse options that no data set could satisfy."""
+        if not 0 <= self.holdout < 1:
+            raise UserError(f"{self.name}: holdout must be at least 0 and below 1, not {self.holdout}")
+
+    @abstractmethod
+    def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
+        """Deal the rows of `labels` [n] to the clients: one array of row numbers each, disjoint."""
+
+    @property
+    def floor(self) -> int:
+        """Clients left with fewer rows than this get some from the largest clients; 0: never."""
+        return 0
+
+    def test_rows(
+        self, shards: Sequence[Rows], groups: Labels | None, test_groups: Labels | None
+    ) -> list[Rows]:
+        """The rows of the test set that belong to each client: none, unless clients are groups."""
+        return [np.empty(0, dtype=np.int64) for _ in shards]
+
+
+def partition(
+    partitioner: Partitioner,
+    labels: Labels,
+    clients: int,
+    seed: int,
+    *,
+    groups: Labels | None = None,
+    test_groups: Labels | None = None,
+) -> Partition:
+    """Deal a training set to clients; the same arguments always give the same partition.
+
+    Args:
+        partitioner: how to deal.
+        labels: class of each training row [n].
+        clients: number of clients.
+        seed: from 0 to 2**64 - 1.
+        groups: who made each training row [n], for partitioners that follow it.
+        test_groups: who made each test row, so that clients which are groups evaluate on their own.
+
+    Raises:
+        UserError: if the request cannot be met.
+    """
+    rows = len(labels)
+    if not 0 <= seed < 2**64:
+        raise UserError(f"the seed of a partition must be from 0 to 2**64 - 1, not {seed}")
+    if clients < 1:
+        raise UserError(f"a partition needs at least 1 client, not {clients}")
+    if clients > rows and not partitioner.allow_empty:
+        raise UserError(
+            f"{partitioner.name}: {clients} clients cannot share {rows} training rows; "
+            f"ask for at most {rows} clients"
+        )
+    if groups is not None and len(groups) != rows:
+        raise UserError(f"there are {len(groups)} groups for {rows} training rows; give one for each row")
+
+    key = np.array([seed, PARTITION_STREAM], dtype=np.uint64)
+    rng = Generator(Philox(key=key))
+    dealt = [np.asarray(shard, dtype=np.int64) for shard in partitioner.split(labels, clients, rng, groups)]
+    _check(partitioner.name, dealt, clients, rows)
+    dealt, moved = _top_up(dealt, partitioner.floor, rng)
+    empty = [client for client, shard in enumerate(dealt) if len(shard) == 0]
+    if empty and not partitioner.allow_empty:
+        raise UserError(
+            f"{partitioner.name}: {len(empty)} of {clients} clients hold none of the {rows} training rows "
+            f"(the first is client {empty[0]}); ask for fewer clients or set allow_empty"
+        )
+
+    held = [_hold_out(shard, partitioner.holdout, rng) for shard in dealt]
+    own_tests = partitioner.test_rows(dealt, groups, test_groups)
+    options = {
+        option: list(value) if isinstance(value, tuple) else value
+        for option, value in asdict(partitioner).items()
+    }
+    return Partition(
+        shards=tuple(kept for kept, _ in held),
+        holdouts=tuple(
+            np.concatenate([back, rows + own]) for (_, back), own in zip(held, own_tests, strict=True)
+        ),
+        recipe={
+            "name": partitioner.name,
+            "options": options,
+            "seed": seed,
+            "clients": clients,
+            "moved": moved,
+        },
+        dropped=rows - sum(map(len, dealt)),
+    )
+
+
+def _check(name: str, shards: Sequence[Rows], clients: int, rows: int) -> None:
+    """Refuse what a partitioner must never return (a user's own may)."""
+    if len(shards) != clients:
+        raise UserError(f"{name} made {len(shards)} shards for {clients} clients")
+    dealt = np.concatenate(shards)
+    if dealt.size and (dealt.min() < 0 or dealt.max() >= rows):
+        raise UserError(f"{name} dealt a row outside the {rows} training rows")
+    if np.unique(dealt).size < dealt.size:
+        raise UserError(f"{name} dealt {dealt.size - np.unique(dealt).size} rows more than once")
+
+
+def _top_up(shards: list[Rows], floor: int, rng: Generator) -> tuple[list[Rows], int]:
+    """Fill every shard to `floor` rows, taking each row at random from the shard then largest."""
+    missing = [max(floor - len(shard), 0) for shard in shards]
+    moved = sum(missing)
+    if moved == 0:
+        return shards, 0
+    largest = [(-len(shard), client) for client, shard in enumerate(shards)]
+    heapq.heapify(largest)
+    given = [0] * len(shards)
+    for _ in range(moved):
+        size, client = largest[0]
+        given[client] += 1
+        heapq.heapreplace(largest, (size + 1, client))
+    parted = [_part(shard, count, rng) for shard, count in zip(shards, given, strict=True)]
+    pool = rng.permutation(np.concatenate([taken for _, taken in parted]))
+    gifts = np.split(pool, np.cumsum(missing)[:-1])
+    return [np.concatenate([kept, gift]) for (kept, _), gift in zip(parted, gifts, strict=True)], moved
+
+
+def _hold_out(shard: Rows, fraction: float, rng: Generator) -> tuple[Rows, Rows]:
+    """The rows to train on, at least one if there is any, and those kept back."""
+    return _part(shard, max(min(round(fraction * len(shard)), len(shard) - 1), 0), rng)
+
+
+def _part(shard: Rows, count: int, rng: Generator) -> tuple[Rows, Rows]:
+    """Take `count` rows at random out of a shard: what stays and what was taken, both in order."""
+    taken = np.zeros(len(shard), dtype=bool)
+    taken[rng.permutation(len(shard))[:count]] = True
+    return shard[~taken], shard[taken]

@@ -1,0 +1,1 @@
+"""What crosses a network: the wire format."""

@@ -1,0 +1,105 @@
+"""The wire format: a safetensors payload whose header says what it is and proves that it is whole.
+
+The same format carries messages and checkpoints. Header fields have fixed widths, so that the size of a
+message depends on its schema alone and can be counted without making it. Never pickle.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.types import State
+
+SCHEMA = "consilience/1"
+
+
+class WireError(ValueError):
+    """Bytes that are not a whole message of this format."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a message says about itself."""
+
+    round: int
+    sender: int
+
+
+def encode(message: State, header: Header) -> bytes:
+    """A message as bytes; an empty message is no bytes at all, it need not be sent."""
+    if not any(message.values()):
+        return b""
+    fields = {"round": f"{header.round:010d}", "sender": f"{header.sender:+011d}"}
+    return encode_tensors(tree.flatten(message), fields)
+
+
+def decode(data: bytes) -> tuple[State, Header]:
+    """The inverse of `encode`; raises WireError for anything else."""
+    tensors, fields = decode_tensors(data)
+    try:
+        header = Header(int(fields["round"]), int(fields["sender"]))
+    except (KeyError, ValueError) as error:
+        raise WireError(f"the message header is incomplete: {error}") from None
+    return tree.unflatten(tensors), header
+
+
+def encode_tensors(tensors: dict[str, Tensor], fields: dict[str, str]) -> bytes:
+    """Named tensors and text fields as bytes, with the order of the names and a digest."""
+    held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    order = json.dumps(list(held))
+    metadata = {"schema": SCHEMA, **fields, "order": order, "sha256": _digest(held, fields, order)}
+    return safetensors.torch.save(held, metadata)
+
+
+def decode_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The inverse of `encode_tensors`, with schema and digest checked."""
+    try:
+        tensors = safetensors.torch.load(data)
+        length = int.from_bytes(data[:8], "little")
+        fields: dict[str, str] = dict(json.loads(data[8 : 8 + length])["__metadata__"])
+        schema, order, digest = fields.pop("schema"), fields.pop("order"), fields.pop("sha256")
+        names: list[str] = json.loads(order)
+        held = {name: tensors[name] for name in names}
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise WireError(f"not a whole consilience message: {error}") from None
+    if schema != SCHEMA:
+        raise WireError(f"schema {schema!r} is not {SCHEMA!r}")
+    if len(held) != len(tensors) or _digest(held, fields, order) != digest:
+        raise WireError("the digest does not match: the data were damaged")
+    return held, fields
+
+
+def _digest(tensors: dict[str, Tensor], fields: dict[str, str], order: str) -> str:
+    whole = hashlib.sha256(json.dumps([sorted(fields.items()), order]).encode())
+    for name, value in tensors.items():
+        whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        whole.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return whole.hexdigest()
+
+
+Schema = tuple[tuple[str, torch.Size, torch.dtype], ...]
+
+
+def message_bytes(message: State) -> dict[str, int]:
+    """Bytes of an encoded message, by group, and of its `header`; sums to `len(encode(...))`."""
+    if not any(message.values()):
+        return {}
+    schema = tuple((name, value.shape, value.dtype) for name, value in tree.flatten(message).items())
+    groups = {group: tree.nbytes({group: params}) for group, params in message.items() if params}
+    return {**groups, "header": _header_bytes(schema)}
+
+
+@functools.lru_cache(maxsize=256)
+def _header_bytes(schema: Schema) -> int:
+    blank = {name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in schema}
+    whole = encode_tensors(blank, {"round": f"{0:010d}", "sender": f"{0:+011d}"})
+    return len(whole) - sum(value.numel() * value.element_size() for value in blank.values())

@@ -1,0 +1,1 @@
+"""Runs algorithms: cohorts, batches, executors, rounds, checkpoints."""

@@ -1,0 +1,106 @@
+"""A cohort: the clients (of all replicas) that work in one exchange, and the batches they will see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from consilience.client import Rows
+from consilience.engine.batches import IntArray, Plan, Visit, data_order, plan, training_order
+from consilience.engine.randomness import Purpose, generator
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How much a client trains in one round: a number of epochs, or of steps."""
+
+    epochs: int | None
+    steps: int | None
+    batch_size: int
+
+    def count(self, samples: int) -> int:
+        """Optimiser steps for a client with some number of samples."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return self.epochs * -(-samples // self.batch_size)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's work in one replica. The seed is the replica's."""
+
+    replica: int
+    seed: int
+    client: int
+    shard: IntArray
+    holdout: IntArray
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Jobs of one round. Plans are made when they are first asked for."""
+
+    jobs: tuple[Job, ...]
+    round: int
+    work: LocalWork
+    device: torch.device
+    _plans: dict[tuple[Rows, int | None], Plan] = field(default_factory=dict)
+
+    def part(self, chosen: slice) -> Cohort:
+        """Some of the jobs."""
+        return Cohort(self.jobs[chosen], self.round, self.work, self.device)
+
+    def column(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+        """One number a job, as a tensor on the device."""
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+    def samples(self) -> list[int]:
+        """Training samples of each job's client."""
+        return [len(job.shard) for job in self.jobs]
+
+    def steps(self) -> list[int]:
+        """Optimiser steps of each job."""
+        return [self.work.count(len(job.shard)) for job in self.jobs]
+
+    def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
+        """The batches of all jobs."""
+        if (rows, epoch) not in self._plans:
+            self._plans[rows, epoch] = self._make_plan(rows, epoch)
+        return self._plans[rows, epoch]
+
+    def _make_plan(self, rows: Rows, epoch: int | None) -> Plan:
+        visits = [
+            Visit(job.seed, self.round, job.client, job.holdout if rows == "holdout" else job.shard)
+            for job in self.jobs
+        ]
+        size = self.work.batch_size
+        if rows == "train":
+            epochs = range(self.work.epochs or 0) if epoch is None else [epoch]
+            orders = [training_order(visit, epochs, self.work.steps, size) for visit in visits]
+        else:
+            orders = [data_order(visit, size) for visit in visits]
+        return plan(visits, orders, epoch or 0, self.device)
+
+
+def sample_clients(seed: int, round_number: int, available: IntArray, count: int) -> IntArray:
+    """The clients of a round, in ascending order; all that are available where `count` allows."""
+    if count >= len(available):
+        return available
+    random = generator(seed, Purpose.COHORT, round_number)
+    return np.sort(random.choice(available, size=count, replace=False))
+
+
+def failed_clients(seed: int, round_number: int, clients: IntArray, rate: float) -> frozenset[int]:
+    """The clients whose upload will not arrive this round."""
+    if rate == 0:
+        return frozenset()
+    # Every client has a draw of its own, so that who fails does not depend on who else was sampled.
+    return frozenset(
+        int(client)
+        for client in clients
+        if generator(seed, Purpose.FAILURE, round_number, int(client)).random() < rate
+    )

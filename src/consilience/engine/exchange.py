@@ -1,0 +1,281 @@
+"""One exchange of messages: hubs broadcast, clients work, hubs combine what they heard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience import numbers, tree
+from consilience.algorithm import Algorithm, Inbox, Phase
+from consilience.client import Client, Fold
+from consilience.engine.batches import Booleans, Floats
+from consilience.engine.cohort import Cohort, failed_clients, sample_clients
+from consilience.engine.executor import Outcome
+from consilience.engine.store import Store
+from consilience.engine.traffic import Traffic, row_bytes, times
+from consilience.engine.world import World
+from consilience.types import State
+
+Jobs = tuple[tuple[int, int], ...]
+"""(replica, client) of every row of a cohort."""
+
+PhaseOf = Callable[[State], Phase]
+"""The exchange of the algorithm whose swept numbers are in a State."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an exchange left behind, beside the new hubs."""
+
+    hub: State
+    outcome: Outcome | None
+    """None where no client was left to work."""
+    jobs: Jobs
+    traffic: tuple[Traffic, ...]
+    """By replica."""
+    failed: tuple[frozenset[int], ...]
+    """By replica, the clients whose upload was lost."""
+    rejected: tuple[frozenset[int], ...]
+    """By replica, the clients whose upload was not finite or not well-formed."""
+
+
+def phase_of(algorithm: Algorithm, index: int, *, setup: bool = False) -> PhaseOf:
+    """How to get an exchange of an algorithm once its swept numbers are known."""
+
+    def phase(swept: State) -> Phase:
+        whole = numbers.join(algorithm, swept["method"])
+        return (whole.setup() if setup else whole.phases())[index]
+
+    return phase
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who takes part in an exchange, by replica."""
+
+    sampled: tuple[tuple[int, ...], ...]
+    failed: tuple[frozenset[int], ...]
+    """Those of them whose upload is lost."""
+
+
+def everyone(world: World) -> Cast:
+    """All clients that have data."""
+    return Cast(tuple(tuple(r.available.tolist()) for r in world.replicas), _nobody(world))
+
+
+def cohort_of(world: World, round_number: int) -> Cast:
+    """The clients of a round, and who of them fails."""
+    sampled = [sample_clients(r.seed, round_number, r.available, world.participation) for r in world.replicas]
+    failed = (
+        failed_clients(replica.seed, round_number, clients, world.failure_rate)
+        for replica, clients in zip(world.replicas, sampled, strict=True)
+    )
+    return Cast(tuple(tuple(clients.tolist()) for clients in sampled), tuple(failed))
+
+
+def _nobody(world: World) -> tuple[frozenset[int], ...]:
+    return tuple(frozenset() for _ in world.replicas)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One exchange of one algorithm in a world."""
+
+    world: World
+    phase: PhaseOf
+    cached: frozenset[str]
+    """Groups of the upload that are not sent again."""
+    round: int
+    """Keys all randomness."""
+
+    def run(self, cast: Cast, hub: State, store: Store) -> Report:
+        """Carry it out.
+
+        Args:
+            cast: Who takes part.
+            hub: [replicas, ...] at servers, [replicas, nodes, ...] on a graph.
+            store: The clients' memories; those whose upload is sound are renewed.
+        """
+        world = self.world
+        # A server never hears a failed client, so its work need not be done; a failed peer still hears itself.
+        jobs = tuple(
+            (index, client)
+            for index, clients in enumerate(cast.sampled)
+            for client in clients
+            if world.graph or client not in cast.failed[index]
+        )
+        down = self._broadcast(hub)
+        down_bytes = {} if world.graph else row_bytes(down)
+        received = [times(len(clients), down_bytes) for clients in cast.sampled]
+        if not jobs:
+            traffic = tuple(Traffic(down=count) for count in received)
+            return Report(hub, None, (), traffic, cast.failed, _nobody(world))
+        outcome = self._work(down, store, jobs)
+        sent = _Sent(outcome, jobs, outcome.arrived.cpu().numpy(), cast.failed)
+        up_bytes = row_bytes(outcome.uploads, self.cached)
+        if world.graph:
+            hub, edges = self._combine_on_graph(hub, sent)
+            traffic = tuple(Traffic(times(count, up_bytes), times(count, up_bytes)) for count in edges)
+        else:
+            hub = self._combine_at_servers(hub, sent)
+            traffic = tuple(
+                Traffic(times(len(sent.rows_of(replica)), up_bytes), count)
+                for replica, count in enumerate(received)
+            )
+        rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
+        return Report(hub, outcome, jobs, traffic, cast.failed, rejected)
+
+    def _broadcast(self, hub: State) -> State:
+        """What every hub sends, with the hubs' leading axes."""
+        world, phase = self.world, self.phase
+        if not world.graph:
+            return world.executor.map(
+                lambda swept, own: phase(swept).broadcast(own), (0, 0), world.numbers, hub
+            )
+        nodes = {"node": {"index": torch.arange(world.population, device=world.device)}}
+
+        def of_replica(swept: State, hubs: State) -> State:
+            return world.executor.map(lambda own, _: phase(swept).broadcast(own), (0, 0), hubs, nodes)
+
+        return world.executor.map(of_replica, (0, 0), world.numbers, hub)
+
+    def _work(self, down: State, store: Store, jobs: Jobs) -> Outcome:
+        """Every client's work; memories of those whose upload is sound are kept."""
+        world = self.world
+        cohort = Cohort(tuple(world.job(*job) for job in jobs), self.round, world.work, world.device)
+        replicas, clients = (torch.tensor(column, device=world.device) for column in zip(*jobs, strict=True))
+        received = tree.map_leaves(lambda v: v[replicas, clients] if world.graph else v[replicas], down)
+        rows = np.array([replica * world.population + client for replica, client in jobs], dtype=np.int64)
+        samples = cohort.column(cohort.samples(), world.pool.dtype)
+        facts = {"client": {"samples": samples, "steps": cohort.column(cohort.steps(), world.pool.dtype)}}
+
+        def work(fold: Fold, states: Sequence[State]) -> tuple[State, State]:
+            swept, fact, message, memory = states
+            solver = numbers.join(world.solver, swept["solver"])
+            client = Client(
+                task=world.task,
+                solver=solver,
+                samples=fact["client"]["samples"],
+                steps=fact["client"]["steps"],
+                epochs=world.work.epochs or 0,
+                fold=fold,
+            )
+            return self.phase(swept).local(client, message, memory)
+
+        states = [world.numbers_of(replicas), facts, received, store.load(rows)]
+        outcome = world.executor.clients(cohort, work, states)
+        keep = outcome.arrived.nonzero().squeeze(1)
+        store.save(rows[keep.cpu().numpy()], tree.index(outcome.memories, keep))
+        return outcome
+
+    def _combine_at_servers(self, hub: State, sent: _Sent) -> State:
+        """Every replica's server combines its cohort's messages."""
+        world = self.world
+        senders = [sent.rows_of(replica) for replica in range(len(world.replicas))]
+        width = max(len(rows) for rows in senders)
+        # Cohorts of different sizes are padded with messages that were not received.
+        place = torch.tensor([rows + [0] * (width - len(rows)) for rows in senders], device=world.device)
+        sizes = np.zeros((len(senders), width))
+        for replica, rows in enumerate(senders):
+            shards = world.replicas[replica].shards
+            sizes[replica, : len(rows)] = [len(shards[sent.jobs[row][1]]) * sent.arrived[row] for row in rows]
+        messages = _heard(tree.map_leaves(lambda v: v[place], sent.outcome.uploads), sizes > 0, world.device)
+        weights = _normalised(sizes)
+
+        def combine(swept: State, old: State, uploads: State, given: State) -> State:
+            share = given["share"]["weights"]
+            return self.phase(swept).combine(old, Inbox(uploads, share, share, None, world.population))
+
+        given = {"share": {"weights": torch.from_numpy(weights).to(world.device)}}
+        new = world.executor.map(combine, (0, 0, 0, 0), world.numbers, hub, messages, given)
+        return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
+
+    def _combine_on_graph(self, hub: State, sent: _Sent) -> tuple[State, list[int]]:
+        """Every node combines what it heard; also the number of messages sent over edges, by replica."""
+        world = self.world
+        replicas, nodes = len(world.replicas), world.population
+        place = torch.zeros(replicas, nodes, dtype=torch.int64, device=world.device)
+        heard = np.zeros((replicas, nodes, nodes), dtype=np.bool_)  # receiver, sender
+        sound = np.zeros((replicas, nodes), dtype=np.bool_)
+        takes_part = np.zeros((replicas, nodes), dtype=np.bool_)
+        for row, (replica, node) in enumerate(sent.jobs):
+            place[replica, node] = row
+            takes_part[replica, node] = True
+            sound[replica, node] = sent.arrived[row]
+            if node not in sent.failed[replica]:
+                adjacency = world.replicas[replica].adjacency
+                assert adjacency is not None
+                heard[replica, :, node] = adjacency[:, node]
+        heard &= takes_part[:, :, None]
+        edges = [int(count) for count in heard.sum((1, 2))]
+        heard[:, np.arange(nodes), np.arange(nodes)] = takes_part
+        heard &= sound[:, None, :]
+        sizes = np.array([[len(shard) for shard in replica.shards] for replica in world.replicas])
+        weights = _normalised(heard * sizes[:, None, :])
+        peers = _normalised(heard * sizes[:, None, :] * ~np.eye(nodes, dtype=np.bool_))
+        messages = _heard(tree.map_leaves(lambda v: v[place], sent.outcome.uploads), sound, world.device)
+        given = {
+            "share": {
+                "weights": torch.from_numpy(weights).to(world.device),
+                "peers": torch.from_numpy(peers).to(world.device),
+            }
+        }
+
+        def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
+            def of_node(old: State, own: State, row: State) -> State:
+                share = row["share"]
+                inbox = Inbox(uploads, share["weights"], share["peers"], own, nodes)
+                return self.phase(swept).combine(old, inbox)
+
+            return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
+
+        new = world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, messages, given)
+        return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device), edges
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """The uploads of an exchange."""
+
+    outcome: Outcome
+    jobs: Jobs
+    arrived: Booleans
+    failed: tuple[frozenset[int], ...]
+
+    def rows_of(self, replica: int) -> list[int]:
+        return [row for row, (index, _) in enumerate(self.jobs) if index == replica]
+
+    def rejected(self, replica: int) -> frozenset[int]:
+        return frozenset(self.jobs[row][1] for row in self.rows_of(replica) if not self.arrived[row])
+
+
+def _heard(messages: State, present: Booleans, device: torch.device) -> State:
+    """Messages with zeros for those that were not received: 0 times NaN would still be NaN."""
+    if present.all():
+        return messages
+    blank = tree.map_leaves(torch.zeros_like, messages)
+    return _choose(torch.from_numpy(present).to(device), messages, blank)
+
+
+def _normalised(sizes: Floats) -> Floats:
+    total = sizes.sum(-1, keepdims=True)
+    return np.asarray(sizes / np.where(total > 0, total, 1), dtype=np.float64)
+
+
+def _keep_where_nothing_was_heard(old: State, new: State, heard: Booleans, device: torch.device) -> State:
+    return new if heard.all() else _choose(torch.from_numpy(heard).to(device), new, old)
+
+
+def _choose(mask: Tensor, left: State, right: State) -> State:
+    """`left` where a mask over the leading axes holds, else `right`."""
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(mask.reshape(*mask.shape, *[1] * (a.ndim - mask.ndim)), a, b)
+
+    return {
+        group: {name: choose(v, right[group][name]) for name, v in p.items()} for group, p in left.items()
+    }

@@ -1,0 +1,35 @@
+"""Which messages may be averaged: well-formed and finite ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.types import State
+
+Schema = tuple[tuple[str, torch.Size, torch.dtype], ...]
+
+
+def schema(message: State) -> Schema:
+    """Names, shapes and types of a message's tensors."""
+    return tuple((name, value.shape, value.dtype) for name, value in sorted(tree.flatten(message).items()))
+
+
+def well_formed(messages: Sequence[State]) -> list[bool]:
+    """Whether each message has the schema that most of them have."""
+    schemas = [schema(message) for message in messages]
+    usual = Counter(schemas).most_common(1)[0][0]
+    return [found == usual for found in schemas]
+
+
+def finite(messages: State, count: int, device: torch.device) -> Tensor:
+    """[count] whether all numbers of each of the stacked messages are finite."""
+    verdict = torch.ones(count, dtype=torch.bool, device=device)
+    for value in tree.flatten(messages).values():
+        if value.is_floating_point():
+            verdict = verdict & value.isfinite().reshape(count, -1).all(1)
+    return verdict

@@ -1,0 +1,70 @@
+"""Client after client: plain and obviously right. The reference, and the path of a real device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.client import Rows, Step
+from consilience.engine import screen
+from consilience.engine.batches import Pool
+from consilience.engine.cohort import Cohort
+from consilience.engine.executor import Executor, Outcome, Work
+from consilience.types import State
+
+
+class SequentialFold:
+    """Runs a step over the batches of one job."""
+
+    def __init__(self, pool: Pool, cohort: Cohort, job: int) -> None:
+        self._pool, self._cohort, self._job = pool, cohort, job
+        self.tally: dict[str, Tensor] = {}
+
+    def __call__(
+        self, step: Step, carry: State, extras: State, rows: Rows, epoch: int | None = None
+    ) -> State:
+        """One batch after the other, each of its own size."""
+        plan = self._cohort.plan(rows, epoch)
+        for number in plan.of_job(self._job):
+            chosen = plan.rows[number, : plan.sizes[number]]
+            weight = torch.ones(len(chosen), dtype=self._pool.dtype, device=chosen.device)
+            carry = step(carry, self._pool.batch(chosen, weight, plan.keys[number]), extras)
+        for name, value in carry.get("tally", {}).items():
+            self.tally[name] = self.tally[name] + value if name in self.tally else value
+        return carry
+
+
+class Sequential(Executor):
+    """One client, one hub, one model at a time."""
+
+    name: ClassVar[str] = "sequential"
+
+    def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
+        pairs = list(zip(dims, states, strict=True))
+        mapped = (value for dim, state in pairs if dim == 0 for value in tree.flatten(state).values())
+        rows = range(len(next(mapped)))
+        return tree.stack(
+            [function(*(s if dim is None else tree.index(s, row) for dim, s in pairs)) for row in rows]
+        )
+
+    def clients(self, cohort: Cohort, work: Work, states: Sequence[State]) -> Outcome:
+        uploads, memories, tallies = [], [], []
+        for job in range(len(cohort.jobs)):
+            fold = SequentialFold(self.pool, cohort, job)
+            upload, memory = work(fold, [tree.index(state, job) for state in states])
+            uploads.append(upload)
+            memories.append(memory)
+            tallies.append(fold.tally)
+        shaped = screen.well_formed(uploads)
+        # A message of the wrong shape cannot be stacked; zeros take its place, and it will not count.
+        blank = tree.map_leaves(torch.zeros_like, uploads[shaped.index(True)])
+        stacked = tree.stack([upload if ok else blank for upload, ok in zip(uploads, shaped, strict=True)])
+        arrived = torch.tensor(shaped, device=cohort.device) & screen.finite(
+            stacked, len(uploads), cohort.device
+        )
+        tally = {name: torch.stack([tally[name] for tally in tallies]) for name in tallies[0]}
+        return Outcome(stacked, tree.stack(memories), arrived, tally)

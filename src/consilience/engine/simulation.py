@@ -1,0 +1,270 @@
+"""One algorithm in one world, round by round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Concatenate
+
+import numpy as np
+import torch
+
+from consilience import numbers, tree
+from consilience.algorithm import Algorithm
+from consilience.engine.batches import Floats, IntArray
+from consilience.engine.evaluation import score_on_own_data, score_on_test
+from consilience.engine.exchange import Cast, Exchange, Report, cohort_of, everyone, phase_of
+from consilience.engine.store import Store
+from consilience.engine.traffic import Traffic
+from consilience.engine.world import World
+from consilience.types import State
+
+CLIENTS_AT_A_TIME = 256
+"""How many clients' models are held at once when every client is evaluated."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one replica did in one round."""
+
+    replica: int
+    round: int
+    """Counts from 1."""
+    train_loss: float | None
+    bytes_up: dict[str, int]
+    bytes_down: dict[str, int]
+    samples: int
+    seconds: float
+    """Wall-clock time of the round, all replicas together."""
+    dropped: tuple[str, ...]
+    scores: dict[str, float] = field(default_factory=dict)
+    """test_accuracy, test_loss and, where many models are evaluated, their spread."""
+
+
+class Simulation:
+    """An algorithm's state in a world.
+
+    Args:
+        world: Where.
+        algorithm: With holes where variants differ; the world has the numbers for them.
+    """
+
+    def __init__(self, world: World, algorithm: Algorithm) -> None:
+        self.world, self.algorithm = world, algorithm
+        self.round = 0
+        population = world.population
+        self.store = Store(len(world.replicas) * population, self._initial_memory, world.device)
+        firsts = np.arange(len(world.replicas), dtype=np.int64) * population
+        if world.graph:
+            rows = np.arange(len(world.replicas) * population, dtype=np.int64)
+            models = tree.reshape_leading(world.initial_models(rows), 1, len(world.replicas), population)
+        else:
+            models = world.initial_models(firsts)
+        self.hub = self._map_hubs(_init_hub, models)
+
+    def _initial_memory(self, rows: IntArray) -> State:
+        swept = self._numbers_of(rows)
+
+        def initial(swept: State, model: State) -> State:
+            return self._whole(swept).init_memory(model)
+
+        return self.world.executor.map(initial, (0, 0), swept, self.world.initial_models(rows))
+
+    def _whole(self, swept: State) -> Algorithm:
+        return numbers.join(self.algorithm, swept["method"])
+
+    def _numbers_of(self, rows: IntArray) -> State:
+        replicas = torch.from_numpy(rows // self.world.population).to(self.world.device)
+        return self.world.numbers_of(replicas)
+
+    def _map_hubs(self, function: Callable[Concatenate[Algorithm, ...], State], *states: State) -> State:
+        """`function(algorithm, ...)` at every hub."""
+        run = self.world.executor.map
+        dims = [0] * len(states)
+        if not self.world.graph:
+            return run(
+                lambda swept, *s: function(self._whole(swept), *s), (0, *dims), self.world.numbers, *states
+            )
+
+        def of_replica(swept: State, *hubs: State) -> State:
+            return run(lambda *one: function(self._whole(swept), *one), dims, *hubs)
+
+        return run(of_replica, (0, *dims), self.world.numbers, *states)
+
+    def step(self, *, evaluate: bool = True) -> list[Record]:
+        """One round; a record for every replica."""
+        start = time.perf_counter()
+        world, algorithm = self.world, self.algorithm.at(self.round)
+        exchanges = [
+            Exchange(world, phase_of(algorithm, index), algorithm.cached, self.round)
+            for index in range(len(algorithm.phases()))
+        ]
+        reports = self._set_up() if self.round == 0 else []
+        reports += [self._run(one, cohort_of(world, self.round)) for one in exchanges]
+        traffic = tuple(Traffic() for _ in world.replicas)
+        for report in reports:
+            for total, part in zip(traffic, report.traffic, strict=True):
+                total.add(part)
+        self.round += 1
+        scores = self.evaluate(reports[-1]) if evaluate else [{} for _ in self.world.replicas]
+        seconds = time.perf_counter() - start
+        return [
+            Record(
+                replica=replica,
+                round=self.round,
+                train_loss=_train_loss(reports, replica),
+                bytes_up=dict(traffic[replica].up),
+                bytes_down=dict(traffic[replica].down),
+                samples=_samples(reports, replica),
+                seconds=seconds,
+                dropped=_dropped(reports, replica),
+                scores=scores[replica],
+            )
+            for replica in range(len(self.world.replicas))
+        ]
+
+    def _set_up(self) -> list[Report]:
+        """The exchanges before the first round, with everyone."""
+        phases = [phase_of(self.algorithm, i, setup=True) for i in range(len(self.algorithm.setup()))]
+        return [self._run(Exchange(self.world, p, frozenset(), 0), everyone(self.world)) for p in phases]
+
+    def _run(self, one: Exchange, cast: Cast) -> Report:
+        report = one.run(cast, self.hub, self.store)
+        self.hub = report.hub
+        return report
+
+    def evaluated(self) -> list[tuple[int, int]]:
+        """(replica, client) of every model that is evaluated: one a server, or one a client."""
+        if self.world.graph:
+            return [
+                (r, node) for r in range(len(self.world.replicas)) for node in range(self.world.population)
+            ]
+        if self.algorithm.personal:
+            return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
+        return [(r, 0) for r in range(len(self.world.replicas))]
+
+    def models(self, rows: list[tuple[int, int]]) -> State:
+        """The models of some (replica, client) pairs, stacked."""
+        replicas, clients = (
+            torch.tensor(column, device=self.world.device) for column in zip(*rows, strict=True)
+        )
+        hubs = tree.map_leaves(lambda v: v[replicas, clients] if self.world.graph else v[replicas], self.hub)
+        memory: State = {}
+        if self.algorithm.personal:
+            memory = self.store.load([r * self.world.population + client for r, client in rows])
+
+        def model(swept: State, hub: State, memory: State) -> State:
+            return self._whole(swept).model(hub, memory)
+
+        return self.world.executor.map(model, (0, 0, 0), self.world.numbers_of(replicas), hubs, memory)
+
+    def evaluate(self, report: Report | None = None) -> list[dict[str, float]]:
+        """Scores on the global test set, by replica; after local training too where peers have trained."""
+        rows = self.evaluated()
+        scores = [{} for _ in self.world.replicas] if not rows else self._spread("", rows, self.models(rows))
+        if self.world.graph and report is not None and report.outcome is not None:
+            uploads = report.outcome.uploads
+            if "params" in uploads:
+                models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
+                trained = self._spread("trained_", list(report.jobs), models)
+                scores = [{**before, **after} for before, after in zip(scores, trained, strict=True)]
+        return scores
+
+    def _spread(self, prefix: str, rows: list[tuple[int, int]], models: State) -> list[dict[str, float]]:
+        """Mean scores by replica and, where there are many models, their spread."""
+        found = score_on_test(self.world, models)
+        owner = np.array([replica for replica, _ in rows])
+        many = self.world.graph or self.algorithm.personal
+        return [
+            _summary(prefix, found.accuracy[owner == r], found.loss[owner == r], many)
+            for r in range(len(self.world.replicas))
+        ]
+
+    def clients(self) -> list[dict[str, float | int]]:
+        """Every client's result: on its own data and, where it has a model of its own, on the test set."""
+        everyone = [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
+        results: list[dict[str, float | int]] = []
+        for start in range(0, len(everyone), CLIENTS_AT_A_TIME):
+            some = everyone[start : start + CLIENTS_AT_A_TIME]
+            models = self.models(some)
+            own = score_on_own_data(self.world, models, some)
+            test = score_on_test(self.world, models) if self.world.graph or self.algorithm.personal else None
+            for i, (replica, client) in enumerate(some):
+                result: dict[str, float | int] = {
+                    "replica": replica,
+                    "client": client,
+                    "samples": len(self.world.replicas[replica].shards[client]),
+                    "own_accuracy": float(own.accuracy[i]),
+                    "own_loss": float(own.loss[i]),
+                }
+                if test is not None:
+                    result |= {"test_accuracy": float(test.accuracy[i]), "test_loss": float(test.loss[i])}
+                results.append(result)
+        return results
+
+    def snapshot(self) -> State:
+        """Everything that later rounds depend on."""
+        hub = {f"hub.{group}": params for group, params in self.hub.items()}
+        clock = {"clock": {"round": torch.tensor(self.round)}}
+        return tree.join(clock, hub, self.store.snapshot())
+
+    def restore(self, snapshot: State) -> None:
+        """Continue from a snapshot."""
+        self.round = int(snapshot["clock"]["round"])
+        device = self.world.device
+        self.hub = {
+            group: {name: snapshot[f"hub.{group}"][name].to(device) for name in params}
+            for group, params in self.hub.items()
+        }
+        self.store.restore(snapshot)
+
+
+def _init_hub(algorithm: Algorithm, model: State) -> State:
+    return algorithm.init_hub(model)
+
+
+def _jobs_of(report: Report, replica: int) -> list[int]:
+    return [row for row, (index, _) in enumerate(report.jobs) if index == replica]
+
+
+def _train_loss(reports: list[Report], replica: int) -> float | None:
+    """The mean loss over all samples of all local steps."""
+    loss, rows = 0.0, 0.0
+    for report in reports:
+        if report.outcome is not None and "loss" in report.outcome.tally:
+            jobs = _jobs_of(report, replica)
+            loss += float(report.outcome.tally["loss"][jobs].double().sum())
+            rows += float(report.outcome.tally["rows"][jobs].double().sum())
+    return loss / rows if rows else None
+
+
+def _samples(reports: list[Report], replica: int) -> int:
+    """Samples that optimiser steps were taken on."""
+    tallies = (
+        report.outcome.tally["rows"][_jobs_of(report, replica)].double().sum()
+        for report in reports
+        if report.outcome is not None and "rows" in report.outcome.tally
+    )
+    return int(sum(float(rows) for rows in tallies))
+
+
+def _dropped(reports: list[Report], replica: int) -> tuple[str, ...]:
+    """Who was missing and why."""
+    lost = {client: "upload lost" for report in reports for client in report.failed[replica]}
+    bad = {client: "upload rejected" for report in reports for client in report.rejected[replica]}
+    return tuple(f"client {client} ({why})" for client, why in sorted((lost | bad).items()))
+
+
+def _summary(prefix: str, accuracy: Floats, loss: Floats, many: bool) -> dict[str, float]:
+    if not len(accuracy):
+        return {}
+    label = prefix or "test_"
+    scores = {f"{label}accuracy": float(accuracy.mean()), f"{label}loss": float(loss.mean())}
+    if many:
+        scores |= {
+            f"{prefix}accuracy_std": float(accuracy.std()),
+            f"{prefix}accuracy_min": float(accuracy.min()),
+            f"{prefix}accuracy_max": float(accuracy.max()),
+        }
+    return scores

@@ -1,0 +1,103 @@
+"""What stays the same over a simulation: the task, the data, who holds what and who hears whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from consilience.engine.batches import IntArray, Pool
+from consilience.engine.cohort import Job, LocalWork
+from consilience.engine.executor import Executor
+from consilience.solver import Solver
+from consilience.task import Task
+from consilience.topology import Adjacency
+from consilience.types import Params, State
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One seed of one variant: an independent federation that shares the computation with the others."""
+
+    seed: int
+    variant: int
+    shards: tuple[IntArray, ...]
+    holdouts: tuple[IntArray, ...]
+    adjacency: Adjacency | None
+    """[nodes, nodes] who hears whom; None for a star."""
+
+    @property
+    def available(self) -> IntArray:
+        """The clients that have data."""
+        return np.array([client for client, shard in enumerate(self.shards) if len(shard)], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class World:
+    """A setting in which algorithms are compared."""
+
+    task: Task
+    pool: Pool
+    executor: Executor
+    replicas: tuple[Replica, ...]
+    solver: Solver
+    """With holes where variants differ."""
+    numbers: State
+    """`method` and `solver`: [replicas] tensors for those holes; `replica`: their index."""
+    work: LocalWork
+    participation: int
+    """Clients of a cohort."""
+    failure_rate: float
+    initial: dict[int, State]
+    """By seed, the initial models: stacked over clients, [1, ...] where they share one."""
+    test: IntArray
+    """Rows of the global test set in the pool."""
+
+    @property
+    def population(self) -> int:
+        """Clients of one replica."""
+        return len(self.replicas[0].shards)
+
+    @property
+    def graph(self) -> bool:
+        """Whether clients are peers on a graph."""
+        return self.replicas[0].adjacency is not None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the computation happens."""
+        return self.pool.targets.device
+
+    def initial_models(self, rows: IntArray) -> State:
+        """The initial models of some clients (replica * population + client), stacked."""
+        models = []
+        for row in rows.tolist():
+            stacked = self.initial[self.replicas[row // self.population].seed]
+            shared = len(next(iter(stacked["params"].values()))) == 1
+            models.append((stacked, 0 if shared else row % self.population))
+        return {
+            group: {name: torch.stack([stacked[group][name][i] for stacked, i in models]) for name in params}
+            for group, params in models[0][0].items()
+        }
+
+    def job(self, replica: int, client: int) -> Job:
+        """One client's work."""
+        which = self.replicas[replica]
+        return Job(replica, which.seed, client, which.shards[client], which.holdouts[client])
+
+    def numbers_of(self, replicas: torch.Tensor) -> State:
+        """The numbers of some replicas, one row each."""
+        return {
+            group: {name: v[replicas] for name, v in params.items()} for group, params in self.numbers.items()
+        }
+
+
+def numbers_state(method: Params, solver: Params, variants: list[int], device: torch.device) -> State:
+    """[replicas] numbers from [variants] ones; the index makes sure that there is a tensor to map over."""
+    chosen = torch.tensor(variants, device=device)
+    return {
+        "method": {path: value[chosen] for path, value in method.items()},
+        "solver": {path: value[chosen] for path, value in solver.items()},
+        "replica": {"index": torch.arange(len(variants), device=device)},
+    }

@@ -1,0 +1,113 @@
+"""Batch normalisation and dropout that know which rows count and whose randomness to use.
+
+Inside the engine a batch may be padded, and many clients train side by side. Batch statistics must
+then skip the padding, and a dropout mask must depend on (seed, round, client, step) alone, never on a
+global generator or on the lane a client happens to sit in. `convert` swaps torch's own layers for
+these; what they need to know arrives as non-persistent buffers, so a call stays a pure function.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+ROWS = "rows"  # buffer of RowBatchNorm: [batch] 1 for rows that count
+KEY = "key"  # buffer of KeyedDropout: 0-d int64
+
+
+class RowBatchNorm(nn.Module):
+    """Batch normalisation whose training statistics are taken over the rows that count."""
+
+    def __init__(self, plain: _BatchNorm) -> None:
+        super().__init__()
+        if plain.running_mean is None:
+            raise ValueError("batch normalisation without running statistics is not supported")
+        self.eps, self.momentum = plain.eps, plain.momentum
+        self.weight, self.bias = plain.weight, plain.bias
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.num_batches_tracked: Tensor
+        self.rows: Tensor
+        for name, value in plain.named_buffers(recurse=False):
+            self.register_buffer(name, value)
+        self.register_buffer(ROWS, torch.ones(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise [batch, channels, ...]; in training mode also move the running statistics."""
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        if self.training:
+            mean, variance = self._batch_statistics(x)
+        else:
+            mean, variance = self.running_mean, self.running_var
+        scaled = (x - mean.reshape(shape)) * torch.rsqrt(variance + self.eps).reshape(shape)
+        return (
+            scaled if self.weight is None else scaled * self.weight.reshape(shape) + self.bias.reshape(shape)
+        )
+
+    def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        axes = [0, *range(2, x.ndim)]
+        rows = self.rows.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        count = self.rows.sum().to(x.dtype) * (x[0, 0].numel())
+        mean = (x * rows).sum(axes) / count
+        centred = (x - mean.reshape(1, -1, *[1] * (x.ndim - 2))) * rows
+        variance = (centred * centred).sum(axes) / count
+        self.num_batches_tracked = self.num_batches_tracked + 1
+        seen = self.num_batches_tracked.to(x.dtype)
+        rate = 1.0 / seen if self.momentum is None else self.momentum
+        unbiased = variance.detach() * count / (count - 1).clamp(min=1)
+        self.running_mean = self.running_mean + rate * (mean.detach() - self.running_mean)
+        self.running_var = self.running_var + rate * (unbiased - self.running_var)
+        return mean, variance
+
+
+class KeyedDropout(nn.Module):
+    """Dropout whose mask is a hash of (key, layer, position): the same on every device and in every lane."""
+
+    def __init__(self, probability: float, whole_channels: bool, layer: int) -> None:
+        super().__init__()
+        self.probability, self.whole_channels, self.layer = probability, whole_channels, layer
+        self.key: Tensor
+        self.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero entries (or whole channels) with the layer's probability and rescale the others."""
+        if not self.training or self.probability == 0:
+            return x
+        if self.probability >= 1:
+            return torch.zeros_like(x)
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else x.shape
+        kept = keyed_bits(self.key, self.layer, shape, x.device) >= int((self.probability - 0.5) * 2**32)
+        return x * kept.to(x.dtype) / (1 - self.probability)
+
+
+def keyed_bits(key: Tensor, stream: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Uniform int32 numbers that are a pure function of (key, stream, position)."""
+    positions = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=device).reshape(shape)
+    low = (key & 0x7FFFFFFF).to(torch.int32)
+    high = ((key >> 31) & 0x7FFFFFFF).to(torch.int32)
+    return _mix(_mix(positions ^ low) ^ (high + stream * 0x1E3779B9 % 2**31))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijective 32-bit hash; int32 products wrap, and the masks make the shifts logical ones."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * 0x7FEB352D
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * -0x7B935975
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def convert(module: nn.Module) -> nn.Module:
+    """A copy of a module with torch's batch normalisation and dropout layers replaced by those above."""
+    module = copy.deepcopy(module)
+    wrapper = nn.ModuleList([module])  # so that the root itself can be replaced
+    layer = 0
+    for parent in list(wrapper.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, _BatchNorm):
+                setattr(parent, name, RowBatchNorm(child))
+            elif isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+                layer += 1
+                setattr(parent, name, KeyedDropout(child.p, not isinstance(child, nn.Dropout), layer))
+    return wrapper[0]

@@ -1,0 +1,1 @@
+"""How a client trains: one idea a file."""

@@ -1,0 +1,83 @@
+"""The contract of an objective: how does a client train?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from torch import Tensor
+
+from consilience.task import Output, Task
+from consilience.types import Batch, Params, State
+
+if TYPE_CHECKING:
+    from consilience.algorithm import Inbox, Setting
+    from consilience.client import Client, Trained
+
+EarlyStop = Literal["never", "stop", "rollback"]
+"""On a rise of the held-out loss after an epoch: go on, stop there, or return to the start of the round."""
+
+
+class Pass(NamedTuple):
+    """What a penalty may look at: one forward pass on one batch."""
+
+    task: Task
+    params: Params
+    batch: Batch
+    output: Output
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The plain loss; subclasses add to it.
+
+    `penalty` and `correct` see only their arguments: tensors they need come through `context`. That is
+    what lets the engine stack, pack and capture one step for many clients.
+    """
+
+    name: ClassVar[str] = "plain"
+    early_stop: EarlyStop = "never"
+
+    def init_hub(self, model: State) -> State:
+        """State that a hub keeps for this objective beside the model."""
+        return {}
+
+    def init_memory(self, model: State) -> State:
+        """State that a client keeps for this objective between rounds."""
+        return {}
+
+    def download(self, hub: State) -> State:
+        """What a hub sends beside the model."""
+        return {}
+
+    def context(self, client: Client, down: State, memory: State) -> State:
+        """The tensors that `penalty` and `correct` need."""
+        return {}
+
+    def fit(self, task: Task, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of every row, [batch]."""
+        return task.loss(logits, targets)
+
+    def penalty(self, at: Pass, context: State) -> Tensor | None:
+        """A 0-d term to add to the batch's mean loss; None where there is nothing to add."""
+        return None
+
+    def correct(self, grads: Params, context: State) -> Params:
+        """The gradient that the solver gets to see."""
+        return grads
+
+    def finish(self, client: Client, down: State, trained: Trained, memory: State) -> tuple[State, State]:
+        """After training: what to add to the upload, and what to keep in memory."""
+        return {}, {}
+
+    def absorb(self, hub: State, inbox: Inbox) -> State:
+        """The hub state of this objective after the uploads arrived."""
+        return {}
+
+    def refuse(self, setting: Setting) -> str | None:
+        """Why this objective cannot work in a setting, or None."""
+        if self.early_stop != "never" and not setting.holdout:
+            return "early stopping needs held-out data: set partition.holdout, e.g. 0.2"
+        if self.early_stop != "never" and setting.epochs is None:
+            return "early stopping works epoch by epoch: set local.epochs instead of local.steps"
+        return None

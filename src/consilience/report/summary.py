@@ -1,0 +1,182 @@
+"""Metrics records, one for each (setting, method, seed, round), summed up in one line for each method."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import TypedDict
+
+from consilience.errors import UserError
+
+Record = Mapping[str, object]
+
+
+class RoundsTo(TypedDict):
+    """How soon a target accuracy was reached: the mean is over the seeds that did, `None` if none did."""
+
+    mean: float | None
+    reached: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method in one setting, over its seeds.
+
+    The final accuracy of a seed is that of its last evaluation, the best one that of its best round; mean
+    and sample standard deviation (0 for one seed) are `None` if some seed has no finite value to give.
+    Bytes are those of one seed's whole run; `dropped` counts uploads over all rounds and seeds.
+    """
+
+    setting: str
+    method: str
+    seeds: int
+    rounds: int
+    final_accuracy_mean: float | None
+    final_accuracy_std: float | None
+    best_accuracy_mean: float | None
+    best_accuracy_std: float | None
+    rounds_to: dict[str, RoundsTo]
+    bytes_up: float
+    bytes_down: float
+    samples_per_s: float | None
+    dropped: int
+
+    def to_json(self) -> dict[str, object]:
+        """The summary as plain values, ready for a JSON file."""
+        return {
+            "setting": self.setting,
+            "method": self.method,
+            "seeds": self.seeds,
+            "rounds": self.rounds,
+            "final_accuracy": {"mean": self.final_accuracy_mean, "std": self.final_accuracy_std},
+            "best_accuracy": {"mean": self.best_accuracy_mean, "std": self.best_accuracy_std},
+            "rounds_to": {target: dict(reached) for target, reached in self.rounds_to.items()},
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "samples_per_s": self.samples_per_s,
+            "dropped": self.dropped,
+        }
+
+
+def summarise(records: Sequence[Record], targets: Sequence[float]) -> list[MethodSummary]:
+    """Sum up each method of each setting, in the order in which they first appear.
+
+    Args:
+        records: as in a metrics file, in any order of seeds and rounds.
+        targets: accuracies in (0, 1] for which to find the first round that reaches them.
+    """
+    for target in targets:
+        if not 0 < target <= 1:
+            raise UserError(f"target accuracy {target} is not in (0, 1]; write 0.9 for 90 %")
+    return [_summary(row, list(runs.values()), targets) for row, runs in runs_by_method(records).items()]
+
+
+def target_key(target: float) -> str:
+    """The name of a target accuracy in `MethodSummary.rounds_to`."""
+    return str(float(target))
+
+
+def runs_by_method(records: Sequence[Record]) -> dict[tuple[str, str], dict[int, dict[int, Record]]]:
+    """Records by (setting, method), seed and round: methods as first seen, seeds and rounds ascending."""
+    methods: dict[tuple[str, str], dict[int, dict[int, Record]]] = {}
+    for record in records:
+        setting, method = str(_field(record, "setting")), str(_field(record, "method"))
+        seed, round_number = int(_number(record, "seed")), int(_number(record, "round"))
+        run = methods.setdefault((setting, method), {}).setdefault(seed, {})
+        if round_number in run:
+            raise UserError(
+                f"round {round_number} of {method!r} in {setting!r}, seed {seed}, is recorded twice; keep one"
+            )
+        run[round_number] = record
+    return {
+        row: {seed: dict(sorted(run.items())) for seed, run in sorted(runs.items())}
+        for row, runs in methods.items()
+    }
+
+
+def accuracy_curve(run: Mapping[int, Record]) -> dict[int, float]:
+    """Test accuracy by round, of the rounds of one seed that were evaluated; may hold non-finite values."""
+    # JSON has no NaN: null is an evaluation that failed, an absent key is a round without evaluation.
+    return {
+        round_number: math.nan if record["test_accuracy"] is None else _number(record, "test_accuracy")
+        for round_number, record in run.items()
+        if "test_accuracy" in record
+    }
+
+
+def _summary(
+    row: tuple[str, str], runs: Sequence[Mapping[int, Record]], targets: Sequence[float]
+) -> MethodSummary:
+    """The summary of one method from its runs, one for each seed."""
+    curves = [accuracy_curve(run) for run in runs]
+    records = [record for run in runs for record in run.values()]
+    final_mean, final_std = _spread([list(curve.values())[-1] if curve else math.nan for curve in curves])
+    best_mean, best_std = _spread(
+        [max(filter(math.isfinite, curve.values()), default=math.nan) for curve in curves]
+    )
+    # The seeds of a round train together: each of their records holds the same wall-clock time.
+    seconds = {number: _number(record, "seconds") for run in runs for number, record in run.items()}
+    total_seconds = sum(seconds.values())
+    setting, method = row
+    return MethodSummary(
+        setting=setting,
+        method=method,
+        seeds=len(runs),
+        rounds=max(max(run) for run in runs),
+        final_accuracy_mean=final_mean,
+        final_accuracy_std=final_std,
+        best_accuracy_mean=best_mean,
+        best_accuracy_std=best_std,
+        rounds_to={target_key(target): _rounds_to(curves, target) for target in targets},
+        bytes_up=_total(records, "bytes_up") / len(runs),
+        bytes_down=_total(records, "bytes_down") / len(runs),
+        samples_per_s=_total(records, "samples") / total_seconds if total_seconds > 0 else None,
+        dropped=sum(_dropped(record) for record in records),
+    )
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """Mean and sample standard deviation; nothing if a value is not finite, since a mean would hide it."""
+    if not all(map(math.isfinite, values)):
+        return None, None
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _rounds_to(curves: Sequence[Mapping[int, float]], target: float) -> RoundsTo:
+    """When each seed first reached a target accuracy."""
+    firsts = [
+        next((number for number, accuracy in curve.items() if accuracy >= target), None) for curve in curves
+    ]
+    reached = [first for first in firsts if first is not None]
+    return {
+        "mean": statistics.fmean(reached) if reached else None,
+        "reached": len(reached),
+        "seeds": len(curves),
+    }
+
+
+def _total(records: Sequence[Record], key: str) -> float:
+    return sum(_number(record, key) for record in records)
+
+
+def _dropped(record: Record) -> int:
+    names = record.get("dropped", ())
+    if isinstance(names, str) or not isinstance(names, Sized):
+        raise UserError(f"a metrics record has 'dropped': {names!r}; it must be a list of names")
+    return len(names)
+
+
+def _number(record: Record, key: str) -> float:
+    value = _field(record, key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"a metrics record has {key!r}: {value!r}; it must be a number")
+    return value
+
+
+def _field(record: Record, key: str) -> object:
+    if key not in record:
+        raise UserError(f"a metrics record has no {key!r} (it has: {', '.join(record)})")
+    return record[key]

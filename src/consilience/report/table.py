@@ -1,0 +1,95 @@
+"""The comparison table that ends a run: one line for each method, readable at 80 columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from consilience.report.summary import MethodSummary, RoundsTo, target_key
+
+NOTHING = "–"
+
+
+def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float]) -> Table:
+    """Methods side by side, the best final accuracy of each setting in bold.
+
+    Args:
+        summaries: one for each row; those of one setting are shown together.
+        targets: accuracies that the summaries were made with, one column each.
+    """
+    settings = list(dict.fromkeys(summary.setting for summary in summaries))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    labels = ["setting", "method"] if len(settings) > 1 else ["method"]
+    for label in labels:
+        table.add_column(label, overflow="fold")
+    for heading in ("accuracy %", "best %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for target in targets:
+        table.add_column(f"rounds to {100 * target:g}%", justify="right")  # "12.3 (2/3)" may break in two
+    for heading in ("up", "down", "samples/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+
+    for setting in settings:
+        rows = [summary for summary in summaries if summary.setting == setting]
+        best = max((_ranked(row) for row in rows), default=-math.inf)
+        for row in rows:
+            numbers = [
+                _percent(row.best_accuracy_mean),
+                *(_rounds(row.rounds_to[target_key(target)]) for target in targets),
+                human_bytes(row.bytes_up),
+                human_bytes(row.bytes_down),
+                NOTHING if row.samples_per_s is None else _scaled(row.samples_per_s, ("", "k", "M", "G")),
+            ]
+            table.add_row(
+                # Labels are the user's: as `Text` their brackets are not taken for markup.
+                *(Text(text) for text in (setting, row.method)[-len(labels) :]),
+                Text(_accuracy(row), style="bold" if _ranked(row) == best > -math.inf else ""),
+                *numbers,
+            )
+        table.add_section()
+    return table
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes with a decimal unit and three digits.
+
+    >>> [human_bytes(count) for count in (0, 999, 1234, 999_600, 45_600_000, 1.2e9)]
+    ['0 B', '999 B', '1.23 kB', '1.00 MB', '45.6 MB', '1.20 GB']
+    """
+    return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def _scaled(value: float, units: Sequence[str]) -> str:
+    """Three digits of a value that is not negative, in the fitting one of units 1000 times apart."""
+    power = 0
+    while float(f"{value:.3g}") >= 1000 and power < len(units) - 1:
+        value, power = value / 1000, power + 1
+    # The first unit counts whole things: 5 B, not 5.00 B.
+    digits = f"{value:#.3g}".rstrip(".") if power else f"{value:.3g}"
+    return f"{digits} {units[power]}".rstrip()
+
+
+def _ranked(summary: MethodSummary) -> float:
+    """The final accuracy to compare by: nothing is below everything."""
+    return -math.inf if summary.final_accuracy_mean is None else summary.final_accuracy_mean
+
+
+def _accuracy(summary: MethodSummary) -> str:
+    """The final accuracy with its spread, which one seed does not have."""
+    mean, std = summary.final_accuracy_mean, summary.final_accuracy_std
+    return _percent(mean) if std is None or summary.seeds == 1 else f"{_percent(mean)} ± {100 * std:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return NOTHING if share is None else f"{100 * share:.2f}"
+
+
+def _rounds(target: RoundsTo) -> str:
+    if target["mean"] is None:
+        return NOTHING
+    some = "" if target["reached"] == target["seeds"] else f" ({target['reached']}/{target['seeds']})"
+    return f"{target['mean']:.1f}{some}"

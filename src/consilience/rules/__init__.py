@@ -1,0 +1,1 @@
+"""How a hub weighs what it hears: one idea a file."""

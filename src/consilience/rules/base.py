@@ -1,0 +1,34 @@
+"""The contract of a rule: what evidence goes with the parameters, and how does a hub weigh it?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from consilience.types import Params, State
+
+if TYPE_CHECKING:
+    from consilience.algorithm import Inbox, Setting
+    from consilience.client import Client
+
+
+class Rule(ABC):
+    """A way to merge models."""
+
+    name: ClassVar[str]
+
+    def init_memory(self, model: State) -> State:
+        """State that a client keeps for this rule between rounds."""
+        return {}
+
+    def evidence(self, client: Client, model: State, memory: State) -> tuple[State, State]:
+        """After training: what to add to the upload, and what to keep in memory."""
+        return {}, {}
+
+    @abstractmethod
+    def merge(self, old: Params, inbox: Inbox) -> Params:
+        """The merged parameters. `old` are the hub's own before this exchange."""
+
+    def refuse(self, setting: Setting) -> str | None:
+        """Why this rule cannot work in a setting, or None."""
+        return None

@@ -1,0 +1,158 @@
+"""Weigh every coordinate by its client's own curvature.
+
+Ahmad, Luo, Robles-Kelly: Robust federated learning under statistical heterogeneity via
+hessian-weighted aggregation (Machine Learning 2023), eq. 4-7; with accumulation over rounds
+Ahmad et al.: DecHW, eq. 4-8.
+
+With D_k the curvature diagonal of client k at its trained weights and r_k = D_k / ||D_k||:
+
+    normalised    P_k = r_k / sum_j r_j, per coordinate; data shares where that sum is 0 (default)
+    client_split  clients with D_k = 0 keep their data share; the others divide the rest as above
+    as_printed    HWA eq. 7: sum_k of r_k w_k, not normalised over clients; for study only
+
+Eq. 7 as printed normalises within a client, so that the weights of one coordinate do not sum to 1 and
+the layer shrinks 6-20 times a round; DecHW eq. 6, by the same first author, has the missing division.
+The printed test of the norm is never 0 (an epsilon is added), so ||D_k|| = 0 is tested instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from consilience import aggregate, tree
+from consilience.curvature import Kind
+from consilience.rules.base import Rule
+from consilience.rules.by_data import Weighting
+from consilience.types import Params, State
+
+if TYPE_CHECKING:
+    from consilience.algorithm import Inbox
+    from consilience.client import Client
+
+Form = Literal["normalised", "client_split", "as_printed"]
+Scope = Literal["layer", "tensor", "model", "none"]
+Accumulate = Literal["none", "sum", "ema"]
+
+
+@final
+@dataclass(frozen=True)
+class HessianWeighted(Rule):
+    """Each coordinate by the clients' curvature diagonals; layers outside `layers` by data.
+
+    Attributes:
+        layers: Which layers carry curvature.
+        form: How weights come from curvature.
+        kind: The curvature diagonal.
+        norm_scope: What has unit norm at each client before it is sent (none: sent as it is).
+        accumulate: none: this round's diagonal; sum: added up over rounds; ema: (1-beta) old + beta new.
+        beta: The factor of a new diagonal when accumulating.
+        include_self: Whether a node on a graph counts itself.
+        weighting: The weights of what has no curvature.
+        frozen: Keep sending what is accumulated, computing no new diagonal.
+    """
+
+    name: ClassVar[str] = "hessian_weighted"
+    layers: tree.Layers = "output"
+    form: Form = "normalised"
+    kind: Kind = "per_sample_sum"
+    norm_scope: Scope = "layer"
+    accumulate: Accumulate = "none"
+    beta: float = 1.0
+    include_self: bool = True
+    weighting: Weighting = "samples"
+    frozen: bool = False
+
+    def init_memory(self, model: State) -> State:
+        if self.accumulate == "none":
+            return {}
+        params = model["params"]
+        chosen = [name for layer in tree.select_layers(params, self.layers) for name in layer]
+        clock = {"rounds": torch.zeros((), dtype=torch.int64, device=params[chosen[0]].device)}
+        return {
+            "importance": {name: torch.zeros_like(params[name]) for name in chosen},
+            "importance_clock": clock,
+        }
+
+    def evidence(self, client: Client, model: State, memory: State) -> tuple[State, State]:
+        if self.frozen:
+            return {"importance": memory["importance"]}, {}
+        layers = tree.select_layers(model["params"], self.layers)
+        names = tuple(name for layer in layers for name in layer)
+        diagonal = _unit(client.squared_gradients(model, names, self.kind), layers, self.norm_scope)
+        if self.accumulate == "none":
+            return {"importance": diagonal}, {}
+        rounds = memory["importance_clock"]["rounds"]
+        keep = 1.0 if self.accumulate == "sum" else 1 - self.beta
+        later = tree.axpy(keep, memory["importance"], tree.scale(self.beta, diagonal))
+        trend = {name: torch.where(rounds == 0, diagonal[name], later[name]) for name in names}
+        return {"importance": trend}, {"importance": trend, "importance_clock": {"rounds": rounds + 1}}
+
+    def merge(self, old: Params, inbox: Inbox) -> Params:
+        shares = inbox.weights if self.weighting == "samples" else inbox.uniform
+        if not self.include_self and inbox.own is not None:
+            shares = _without_self(inbox, self.weighting)
+        importance = inbox["importance"]
+        values = {name: inbox["params"][name] for name in importance}
+        return {**inbox.mean("params", shares), **_FORMS[self.form](values, importance, shares)}
+
+
+def _unit(diagonal: Params, layers: tuple[tuple[str, ...], ...], scope: Scope) -> Params:
+    """The diagonal with unit norm per layer, per tensor or over all chosen layers."""
+    if scope == "none":
+        return diagonal
+    groups = {"layer": layers, "tensor": tuple((name,) for name in diagonal), "model": (tuple(diagonal),)}
+    scaled: Params = {}
+    for names in groups[scope]:
+        scaled |= tree.unit({name: diagonal[name] for name in names})
+    return scaled
+
+
+def _without_self(inbox: Inbox, weighting: Weighting) -> Tensor:
+    """Weights of the neighbours alone; a node that hears nobody keeps its own model."""
+    alone = inbox.peers.sum() == 0
+    others = inbox.peers
+    if weighting == "uniform":
+        others = (others > 0).to(others.dtype) / (others > 0).sum().clamp(min=1)
+    return torch.where(alone, inbox.weights, others)
+
+
+def _layer_norms(importance: Params, name: str) -> Tensor:
+    """[messages] the largest curvature of the layer that a parameter belongs to; 0 for a dead layer."""
+    layer = next(names for names in tree.layers(importance) if name in names)
+    return torch.stack([importance[n].reshape(len(importance[n]), -1).amax(1) for n in layer]).amax(0)
+
+
+def _client_split(values: Params, importance: Params, weights: Tensor) -> Params:
+    """Clients without any curvature in a layer keep their data share there."""
+    merged: Params = {}
+    for name, value in values.items():
+        dead = (_layer_norms(importance, name) == 0) & (weights > 0)
+        rest = weights * ~dead
+        weighed = aggregate.importance_mean(
+            {name: value}, {name: importance[name]}, rest / rest.sum().clamp(min=1e-300), heard=rest > 0
+        )[name]
+        kept = aggregate.weighted_sum(value, weights * dead)
+        merged[name] = (kept + rest.sum() * weighed).to(value.dtype)
+    return merged
+
+
+def _as_printed(values: Params, importance: Params, weights: Tensor) -> Params:
+    """HWA eq. 7: `sum_k r_k w_k`, with the data share for clients whose layer is dead."""
+    merged: Params = {}
+    for name, value in values.items():
+        dead = (_layer_norms(importance, name) == 0) & (weights > 0)
+        evident = aggregate.weighted_sum(importance[name].double() * value, (weights > 0).double())
+        merged[name] = (evident + aggregate.weighted_sum(value, weights * dead)).to(value.dtype)
+    return merged
+
+
+_FORMS: dict[Form, Callable[[Params, Params, Tensor], Params]] = {
+    "normalised": aggregate.importance_mean,
+    "client_split": _client_split,
+    "as_printed": _as_printed,
+}

@@ -1,0 +1,1 @@
+"""What a hub does with the merged result: one idea a file."""

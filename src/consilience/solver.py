@@ -1,0 +1,106 @@
+"""Local optimisers as pure functions. Their state is made anew every round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+
+from consilience import tree
+from consilience.errors import UserError
+from consilience.numbers import is_zero
+from consilience.types import Number, Params, State
+
+
+class Solver(ABC):
+    """How a client moves its parameters along a gradient."""
+
+    name: ClassVar[str]
+    lr: Number
+
+    @abstractmethod
+    def init(self, params: Params) -> State:
+        """The optimiser's state before the first step of a round."""
+
+    @abstractmethod
+    def update(self, params: Params, grads: Params, state: State) -> tuple[Params, State]:
+        """One step: new parameters, new state."""
+
+
+@final
+@dataclass(frozen=True)
+class SGD(Solver):
+    """Stochastic gradient descent with momentum and weight decay, as torch.optim.SGD defines them."""
+
+    name: ClassVar[str] = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        check_non_negative(self, "lr", "momentum", "weight_decay")
+        if self.nesterov and self.momentum == 0:
+            raise UserError("solver sgd: nesterov needs a momentum above 0")
+
+    def init(self, params: Params) -> State:
+        return {} if is_zero(self.momentum) else {"velocity": tree.zeros_like(params)}
+
+    def update(self, params: Params, grads: Params, state: State) -> tuple[Params, State]:
+        if not is_zero(self.weight_decay):
+            grads = tree.axpy(self.weight_decay, params, grads)
+        if is_zero(self.momentum):
+            return _descend(self.lr, grads, params), {}
+        velocity = tree.axpy(self.momentum, state["velocity"], grads)
+        direction = tree.axpy(self.momentum, velocity, grads) if self.nesterov else velocity
+        return _descend(self.lr, direction, params), {"velocity": velocity}
+
+
+@final
+@dataclass(frozen=True)
+class Adam(Solver):
+    """Adam with bias correction (decoupled weight decay, as AdamW)."""
+
+    name: ClassVar[str] = "adam"
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_non_negative(self, "lr", "beta1", "beta2", "epsilon", "weight_decay")
+
+    def init(self, params: Params) -> State:
+        some = next(iter(params.values()))
+        clock = {"steps": torch.zeros((), dtype=some.dtype, device=some.device)}
+        return {"first": tree.zeros_like(params), "second": tree.zeros_like(params), "clock": clock}
+
+    def update(self, params: Params, grads: Params, state: State) -> tuple[Params, State]:
+        steps = state["clock"]["steps"] + 1
+        first = tree.axpy(self.beta1, state["first"], tree.scale(1 - self.beta1, grads))
+        second = tree.axpy(self.beta2, state["second"], tree.scale(1 - self.beta2, tree.mul(grads, grads)))
+        unbias1, unbias2 = 1 - self.beta1**steps, 1 - self.beta2**steps
+        moved = {
+            name: value * (1 - self.lr * self.weight_decay)
+            - self.lr * (first[name] / unbias1) / ((second[name] / unbias2).sqrt() + self.epsilon)
+            for name, value in params.items()
+        }
+        return moved, {"first": first, "second": second, "clock": {"steps": steps}}
+
+
+SOLVERS: dict[str, type[Solver]] = {solver.name: solver for solver in (SGD, Adam)}
+
+
+def check_non_negative(part: object, *fields: str) -> None:
+    """Refuse negative numbers in the named fields."""
+    for field in fields:
+        value = getattr(part, field)
+        if not isinstance(value, torch.Tensor) and not value >= 0:
+            raise UserError(f"{type(part).__name__}: {field} must be at least 0, not {value}")
+
+
+def _descend(lr: Number, direction: Params, params: Params) -> Params:
+    return {name: value - lr * direction[name] for name, value in params.items()}

@@ -1,0 +1,162 @@
+"""A task: a model's architecture with its loss. It holds no weights; those are arguments."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from consilience.modules import KEY, ROWS, convert
+from consilience.types import Batch, Params, State
+
+
+class Output(NamedTuple):
+    """What one forward pass gives."""
+
+    features: Tensor
+    """[batch, features] the input of the output layer (of the head where the model has one)."""
+    logits: Tensor
+    """[batch, classes]"""
+    buffers: Params
+    """The buffers after the pass (batch-normalisation statistics move in training mode)."""
+
+
+class Score(NamedTuple):
+    """Sums over the rows of a batch."""
+
+    correct: Tensor
+    loss: Tensor
+
+
+class Task:
+    """Classification with one architecture.
+
+    Args:
+        module: Any module from inputs to logits. One with `features(x)` and `head` (as all models of
+            this library) also gives its features; another gives its logits as features.
+        dtype: The floating type of parameters and inputs.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+        self.dtype = dtype
+        converted = convert(module).to(dtype=dtype)
+        # Skeletons on the meta device: a task is structure, and structure needs no memory.
+        self._training = _WithFeatures(copy.deepcopy(converted).to("meta")).train()
+        self._evaluating = _WithFeatures(copy.deepcopy(converted).to("meta")).eval()
+        self._ambient = {
+            name: name.rpartition(".")[2]
+            for name, _ in self._evaluating.named_buffers()
+            if name.rpartition(".")[2] in (ROWS, KEY)
+        }
+        self._prefix = "module."
+        self.has_features = isinstance(getattr(module, "head", None), nn.Module)
+        self._output_shapes: dict[torch.Size, dict[str, torch.Size]] = {}
+
+    @property
+    def skeleton(self) -> nn.Module:
+        """The architecture in evaluation mode, without weights."""
+        return self._evaluating.module
+
+    def weights_of(self, module: nn.Module) -> State:
+        """The parameters and buffers of a module of this architecture."""
+        converted = convert(module).to(dtype=self.dtype)
+        ambient = {name.removeprefix(self._prefix) for name in self._ambient}
+        return {
+            "params": {name: value.detach().clone() for name, value in converted.named_parameters()},
+            "buffers": {
+                name: v.detach().clone() for name, v in converted.named_buffers() if name not in ambient
+            },
+        }
+
+    def forward(self, model: State, batch: Batch, *, training: bool) -> Output:
+        """One forward pass; neither the weights nor the batch are changed."""
+        given = {"rows": batch.weight, "key": batch.key}
+        tensors = {self._prefix + name: value for name, value in model["params"].items()}
+        tensors |= {self._prefix + name: value for name, value in model["buffers"].items()}
+        tensors |= {name: given[kind] for name, kind in self._ambient.items()}
+        module = self._training if training else self._evaluating
+        # functional_call writes buffers that the module reassigned back into `tensors`.
+        features, logits = functional_call(module, tensors, (batch.inputs,))
+        buffers = {name: tensors[self._prefix + name] for name in model["buffers"]}
+        return Output(features, logits, buffers)
+
+    def output_shapes(self, inputs: torch.Size) -> dict[str, torch.Size]:
+        """The output shapes of the layers with weights that run exactly once, for inputs of a shape.
+
+        Found by a pass on the meta device (no arithmetic), once for each input shape.
+        """
+        if inputs not in self._output_shapes:
+            self._output_shapes[inputs] = self._trace_shapes(inputs)
+        return self._output_shapes[inputs]
+
+    def _trace_shapes(self, inputs: torch.Size) -> dict[str, torch.Size]:
+        shapes: dict[str, torch.Size] = {}
+        calls: Counter[str] = Counter()
+
+        def record(layer: str, _: Tensor, output: Tensor) -> Tensor:
+            shapes[layer] = output.shape
+            calls[layer] += 1
+            return output
+
+        layers = {
+            name: m
+            for name, m in self.skeleton.named_modules()
+            if next(m.parameters(False), None) is not None
+        }
+        with hooked(layers, record):
+            self._evaluating(torch.empty(inputs, dtype=self.dtype, device="meta"))
+        return {layer: shape for layer, shape in shapes.items() if calls[layer] == 1}
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of every row, [batch]."""
+        return F.cross_entropy(logits, targets, reduction="none")
+
+    def score(self, model: State, batch: Batch) -> Score:
+        """How many rows are classified right, and the summed loss, in evaluation mode."""
+        logits = self.forward(model, batch, training=False).logits
+        right = (logits.argmax(-1) == batch.targets).to(batch.weight.dtype)
+        losses = torch.where(batch.weight > 0, self.loss(logits, batch.targets), 0.0)
+        return Score((right * batch.weight).sum(), losses.sum())
+
+
+class _WithFeatures(nn.Module):
+    """Gives features and logits of one pass."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        head = getattr(self.module, "head", None)
+        if isinstance(head, nn.Module):
+            features = self.module.features(inputs)  # type: ignore[operator]
+            return features, head(features)
+        logits = self.module(inputs)
+        return logits, logits
+
+
+def mean_loss(losses: Tensor, weight: Tensor) -> Tensor:
+    """The mean over the rows that count."""
+    return torch.where(weight > 0, losses, 0.0).sum() / weight.sum()
+
+
+@contextmanager
+def hooked(layers: dict[str, nn.Module], replace: Callable[[str, Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """Within it, `replace(layer, input, output)` gives the output of each of the layers."""
+
+    def hook_of(layer: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        return lambda _, given, output: replace(layer, given[0], output)
+
+    handles = [module.register_forward_hook(hook_of(layer)) for layer, module in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,170 @@
+"""Arithmetic on named tensors. Pure functions: nothing here writes to its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from consilience.errors import UserError
+from consilience.types import Number, Params, State
+
+Layers = Literal["output", "last2", "all"]
+"""Which layers: the output layer, the last two, or all convolutional and linear ones."""
+
+
+def add(left: Params, right: Params) -> Params:
+    """`left + right`."""
+    return {name: left[name] + right[name] for name in left}
+
+
+def sub(left: Params, right: Params) -> Params:
+    """`left - right`."""
+    return {name: left[name] - right[name] for name in left}
+
+
+def mul(left: Params, right: Params) -> Params:
+    """`left * right`, coordinate by coordinate."""
+    return {name: left[name] * right[name] for name in left}
+
+
+def scale(factor: Number, params: Params) -> Params:
+    """`factor * params`."""
+    return {name: factor * value for name, value in params.items()}
+
+
+def axpy(factor: Number, left: Params, right: Params) -> Params:
+    """`factor * left + right`."""
+    return {name: factor * left[name] + right[name] for name in left}
+
+
+def zeros_like(params: Params) -> Params:
+    """Zeros of the same shapes."""
+    return {name: torch.zeros_like(value) for name, value in params.items()}
+
+
+def dot(left: Params, right: Params) -> Tensor:
+    """The inner product over all coordinates, a 0-d tensor."""
+    return torch.stack([(left[name] * right[name]).sum() for name in left]).sum()
+
+
+def sq_norm(params: Params) -> Tensor:
+    """The squared Euclidean norm over all coordinates, a 0-d tensor."""
+    return dot(params, params)
+
+
+def unit(params: Params) -> Params:
+    """`params` divided by their Euclidean norm; zeros stay zeros.
+
+    The largest entry is divided out first, so that squares of tiny entries do not underflow.
+    """
+    largest = torch.stack([value.abs().amax() for value in params.values()]).amax()
+    alive = largest > 0
+    scaled = {name: value / torch.where(alive, largest, 1.0) for name, value in params.items()}
+    norm = torch.where(alive, sq_norm(scaled).sqrt(), 1.0)
+    return {name: value / norm for name, value in scaled.items()}
+
+
+def where(condition: Tensor, left: State, right: State) -> State:
+    """`left` where a 0-d condition holds, else `right`."""
+    return {
+        group: {name: torch.where(condition, value, right[group][name]) for name, value in params.items()}
+        for group, params in left.items()
+    }
+
+
+def layers(params: Params) -> tuple[tuple[str, ...], ...]:
+    """Parameter names grouped by layer (weight and bias together), in the model's order.
+
+    >>> layers({"a.weight": torch.ones(1), "a.bias": torch.ones(1), "b.weight": torch.ones(1)})
+    (('a.weight', 'a.bias'), ('b.weight',))
+    """
+    groups: dict[str, list[str]] = {}
+    for name in params:
+        groups.setdefault(name.rpartition(".")[0], []).append(name)
+    return tuple(tuple(names) for names in groups.values())
+
+
+def weight_layers(params: Params, dimensions: int = 2) -> tuple[tuple[str, ...], ...]:
+    """The layers that hold a matrix or a convolution; normalisation layers are left out.
+
+    Args:
+        params: Named parameters.
+        dimensions: The least number of dimensions of such a weight (3 where a client axis is in front).
+    """
+    return tuple(names for names in layers(params) if any(params[name].ndim >= dimensions for name in names))
+
+
+def select_layers(params: Params, which: Layers) -> tuple[tuple[str, ...], ...]:
+    """The chosen convolutional and linear layers, in the model's order."""
+    weighted = weight_layers(params)
+    if not weighted:
+        raise UserError("the model has no convolutional or linear layer, so there is no layer to weigh")
+    return {"output": weighted[-1:], "last2": weighted[-2:], "all": weighted}[which]
+
+
+def join(*states: State) -> State:
+    """One State from several whose groups must not clash."""
+    joined: State = {}
+    for state in states:
+        clash = joined.keys() & state.keys()
+        if clash:
+            raise UserError(
+                f"two parts of this method both use the state {', '.join(map(repr, sorted(clash)))}"
+            )
+        joined |= state
+    return joined
+
+
+def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> State:
+    """`function` of every tensor."""
+    return {
+        group: {name: function(value) for name, value in params.items()} for group, params in state.items()
+    }
+
+
+def index(state: State, position: int | slice | Tensor) -> State:
+    """Rows of a State whose tensors have a leading axis."""
+    return map_leaves(lambda value: value[position], state)
+
+
+def stack(states: Sequence[State]) -> State:
+    """States of equal structure as one, with a new leading axis."""
+    return {
+        group: {name: torch.stack([state[group][name] for state in states]) for name in params}
+        for group, params in states[0].items()
+    }
+
+
+def concatenate(states: Sequence[State]) -> State:
+    """States of equal structure as one, joined along the leading axis."""
+    return {
+        group: {name: torch.cat([state[group][name] for state in states]) for name in params}
+        for group, params in states[0].items()
+    }
+
+
+def reshape_leading(state: State, old: int, *new: int) -> State:
+    """Replace the first `old` axes of every tensor by axes of the sizes `new`."""
+    return map_leaves(lambda value: value.reshape(*new, *value.shape[old:]), state)
+
+
+def flatten(state: State) -> dict[str, Tensor]:
+    """One flat dict with names such as `params/fc1.weight`."""
+    return {f"{group}/{name}": value for group, params in state.items() for name, value in params.items()}
+
+
+def unflatten(flat: dict[str, Tensor], groups: Iterable[str] = ()) -> State:
+    """The inverse of `flatten`; `groups` names those that may be without tensors."""
+    state: State = {group: {} for group in groups}
+    for path, value in flat.items():
+        group, _, name = path.partition("/")
+        state.setdefault(group, {})[name] = value
+    return state
+
+
+def nbytes(state: State) -> int:
+    """Bytes of all tensors."""
+    return sum(value.numel() * value.element_size() for params in state.values() for value in params.values())
