@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -20,7 +21,12 @@ from consilience.report.summary import Record, accuracy_curve, runs_by_method
 # Okabe and Ito's colours without yellow, which is lost on white. The lengths of these have no common
 # divisor: colour, dashes and marker together repeat only after 140 methods.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+DASHES: tuple[Literal["-"] | tuple[float, tuple[float, ...]], ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (5, 1.5, 1, 1.5)),
+)
 MARKERS = ("o", "s", "^", "D", "v")
 MARKERS_PER_LINE = 8
 
@@ -57,12 +63,15 @@ def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
     for (setting, label), runs in methods.items():
         _draw(panels[setting], labels.index(label), [accuracy_curve(run) for run in runs.values()])
     for setting, axes in panels.items():
-        _style(axes, setting if len(settings) > 1 else "")
+        last = max(max(run) for row, runs in methods.items() if row[0] == setting for run in runs.values())
+        _style(axes, last)
+        if len(settings) > 1:
+            axes.set_title(setting, fontsize=FONT, color=INK, loc="left")
     first = panels[settings[0]]
     first.set_ylabel("test accuracy (%)", fontsize=FONT, color=INK)
     bottom, top = first.get_ylim() if any(axes.lines for axes in panels.values()) else (0, 100)
     first.set_ylim(max(bottom, -2), min(top, 102))  # a marker at 0 % or 100 % fits, senseless ticks do not
-    figure.suptitle(title, x=0.01, ha="left", fontsize=FONT + 2, color=INK)
+    figure.suptitle(title, x=0.01, ha="left", wrap=True, fontsize=FONT + 2, color=INK)
     figure.legend(
         handles=[_line(index, [], [], label) for index, label in enumerate(labels)],
         loc="outside right upper",
@@ -98,7 +107,7 @@ def _draw(axes: Axes, index: int, curves: Sequence[Mapping[int, float]]) -> None
 
 
 def _line(index: int, rounds: Sequence[int], percents: Sequence[float], label: str = "") -> Line2D:
-    """A line in the style of method number `index`, with a few markers, apart from those of its neighbours."""
+    """A line in the style of method number `index`, with a few markers apart from its neighbours'."""
     step = max(math.ceil(len(rounds) / MARKERS_PER_LINE), 1)
     return Line2D(
         rounds,
@@ -113,12 +122,17 @@ def _line(index: int, rounds: Sequence[int], percents: Sequence[float], label: s
     )
 
 
-def _style(axes: Axes, title: str) -> None:
-    """A light grid, no frame, whole rounds."""
-    axes.set_title(title, fontsize=FONT, color=INK, loc="left")
+def _style(axes: Axes, last: int) -> None:
+    """A light grid, no frame, whole rounds from 1 to `last`; a note where there is nothing to see."""
+    margin = max(0.5, 0.02 * last)
+    axes.set_xlim(1 - margin, last + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
     axes.set_xlabel("round", fontsize=FONT, color=INK)
     axes.tick_params(length=0, labelsize=FONT - 1, labelcolor=INK)
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if not axes.lines:
+        axes.text(
+            0.5, 0.5, "no accuracy recorded", transform=axes.transAxes, ha="center", fontsize=FONT, color=INK
+        )

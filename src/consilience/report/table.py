@@ -22,15 +22,18 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
         targets: accuracies that the summaries were made with, one column each.
     """
     settings = list(dict.fromkeys(summary.setting for summary in summaries))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     labels = ["setting", "method"] if len(settings) > 1 else ["method"]
+    # Many columns move closer together, and "12.3 (2/3)" breaks in two, to leave room for the labels.
+    crowded = len(labels) + len(targets) > 3
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, not crowded, 0, 0))
     for label in labels:
         table.add_column(label, overflow="fold")
-    for heading in ("accuracy %", "best %"):
+    for heading in ("accuracy\n%", "best\n%"):
         table.add_column(heading, justify="right", no_wrap=True)
     for target in targets:
-        table.add_column(f"rounds to {100 * target:g}%", justify="right")  # "12.3 (2/3)" may break in two
-    for heading in ("up", "down", "samples/s"):
+        heading = f"rounds\nto {100 * target:.4g}%"
+        table.add_column(heading, justify="right", overflow="fold", width=6 if crowded else None)
+    for heading in ("up", "down", "samples\nper s"):
         table.add_column(heading, justify="right", no_wrap=True)
 
     for setting in settings:

@@ -1,0 +1,176 @@
+"""From a description of a setting to the world in which algorithms run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from consilience import numbers, tree
+from consilience.algorithm import Algorithm, Setting
+from consilience.data.dataset import Dataset, Normalisation, normalisation
+from consilience.data.partition import Partition
+from consilience.engine.batches import Pool
+from consilience.engine.cohort import LocalWork
+from consilience.engine.executor import Executor
+from consilience.engine.lanes import Batched
+from consilience.engine.randomness import Purpose, generator, torch_seed
+from consilience.engine.sequential import Sequential
+from consilience.engine.simulation import Simulation
+from consilience.engine.world import Replica, World, numbers_state
+from consilience.errors import UserError
+from consilience.solver import Solver
+from consilience.task import Task
+from consilience.topology import Topology
+from consilience.types import State
+
+Init = Literal["common", "different"]
+ExecutorName = Literal["auto", "batched", "sequential"]
+
+STATES_PER_JOB = 12
+"""Models' worth of memory that one job of a cohort takes: states, gradients, messages and copies."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything about a setting but the methods."""
+
+    dataset: Dataset
+    build: Callable[[], nn.Module]
+    partitions: Mapping[int, Partition]
+    """By seed."""
+    topology: Topology
+    work: LocalWork
+    participation: int
+    failure_rate: float = 0.0
+    init: Init = "common"
+    normalize: Normalisation = "half"
+    executor: ExecutorName = "auto"
+    lanes: int | None = None
+    """How many clients train side by side; None: as many as memory allows."""
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, in their order."""
+        return list(self.partitions)
+
+    @property
+    def population(self) -> int:
+        """The number of clients."""
+        return len(next(iter(self.partitions.values())).shards)
+
+
+def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:
+    """A simulation of all variants (which differ in floats only) with all seeds, before its first round.
+
+    Replicas are ordered by variant, then by seed.
+    """
+    task = _task(scene)
+    replicas = _replicas(scene, len(variants))
+    method, method_numbers = numbers.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
+    solver, solver_numbers = numbers.merge_variants([s for _, s in variants], scene.dtype, scene.device)
+    _refuse(scene, task, variants)
+    pool = _pool(scene)
+    initial = {seed: _initial(scene, task, seed) for seed in scene.seeds}
+    world = World(
+        task=task,
+        pool=pool,
+        executor=choose_executor(scene, task, pool),
+        replicas=replicas,
+        solver=solver,
+        numbers=numbers_state(method_numbers, solver_numbers, [r.variant for r in replicas], scene.device),
+        work=scene.work,
+        participation=scene.participation,
+        failure_rate=scene.failure_rate,
+        initial=initial,
+        test=np.arange(len(scene.dataset.targets), len(pool.targets), dtype=np.int64),
+    )
+    return Simulation(world, method)
+
+
+def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
+    """The executor that was asked for, or the one that is faster for the kind of model.
+
+    The choice depends on the model and the device alone, not on a stopwatch: the same run must give the same
+    bits again. On a CPU a convolution over stacked weights becomes a grouped one, which loses to a loop.
+    """
+    name = scene.executor
+    if name == "auto":
+        convolves = any(isinstance(module, nn.Conv2d) for module in task.skeleton.modules())
+        name = "sequential" if convolves and scene.device.type == "cpu" else "batched"
+    if name == "sequential":
+        return Sequential(pool)
+    job_bytes = STATES_PER_JOB * sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize
+    fits = max(1, _memory(scene.device) // (2 * max(job_bytes, 1)))
+    return Batched(pool, scene.lanes or fits, fits)
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes of memory of a device, in use or not."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _task(scene: Scene) -> Task:
+    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
+        return Task(scene.build(), scene.dtype)
+
+
+def _initial(scene: Scene, task: Task, seed: int) -> State:
+    """The initial models of a seed, stacked: one for all clients, or one each."""
+    models = []
+    for client in range(scene.population if scene.init == "different" else 1):
+        with torch_seed(seed, Purpose.INITIAL_WEIGHTS, client):
+            models.append(task.weights_of(scene.build()))
+    return tree.map_leaves(lambda value: value.to(scene.device), tree.stack(models))
+
+
+def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
+    graphs = {
+        seed: scene.topology.adjacency(scene.population, generator(seed, Purpose.TOPOLOGY))
+        for seed in scene.seeds
+    }
+    return tuple(
+        Replica(seed, variant, part.shards, part.holdouts, graphs[seed])
+        for variant in range(variants)
+        for seed, part in scene.partitions.items()
+    )
+
+
+def _pool(scene: Scene) -> Pool:
+    data = scene.dataset
+    shift, scale = normalisation(data, scene.normalize)
+    return Pool(
+        torch.cat([data.inputs, data.test_inputs]).to(scene.device),
+        torch.cat([data.targets, data.test_targets]).to(scene.device),
+        shift.to(scene.device, scene.dtype),
+        scale.to(scene.device, scene.dtype),
+        scene.dtype,
+    )
+
+
+def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
+    """Say why a method cannot work here, before anything is computed."""
+    graph = (
+        scene.topology.adjacency(scene.population, generator(scene.seeds[0], Purpose.TOPOLOGY)) is not None
+    )
+    for algorithm, solver in variants:
+        setting = Setting(
+            graph=graph,
+            solver=solver,
+            epochs=scene.work.epochs,
+            holdout=all(len(rows) > 0 for part in scene.partitions.values() for rows in part.holdouts),
+            features=task.has_features,
+            failures=scene.failure_rate > 0,
+        )
+        reason = algorithm.refuse(setting)
+        if reason:
+            raise UserError(f"{algorithm.name}: {reason}")

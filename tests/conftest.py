@@ -1,0 +1,127 @@
+"""Shared by all tests: one thread, reproducible hypothesis, and a tiny federation to experiment on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from torch import nn
+
+from consilience import tree
+from consilience.client import Client
+from consilience.engine.batches import Pool
+from consilience.engine.cohort import Cohort, Job, LocalWork
+from consilience.engine.executor import Executor, Outcome
+from consilience.engine.lanes import Batched
+from consilience.engine.sequential import Sequential
+from consilience.solver import SGD, Solver
+from consilience.task import Task
+from consilience.types import State
+
+torch.set_num_threads(1)
+settings.register_profile("consilience", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("consilience")
+
+SHAPE = (2, 6, 6)
+CLASSES = 3
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(72, 5), nn.Tanh(), nn.Linear(5, CLASSES)),
+    "cnn": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(27, CLASSES)
+    ),
+    "batchnorm": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES)
+    ),
+    "dropout": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.Dropout2d(0.3), nn.Tanh(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, CLASSES)
+    ),
+}
+
+Action = Callable[[Client, State], State]
+"""From a client and what it was sent to its upload."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A task, the model to start from, data, and the jobs of one round."""
+
+    task: Task
+    start: State
+    pool: Pool
+    cohort: Cohort
+
+    def sequential(self) -> Executor:
+        return Sequential(self.pool)
+
+    def batched(self, lanes: int = 100, chunk: int = 100) -> Executor:
+        return Batched(self.pool, lanes, chunk)
+
+    def run(
+        self, executor: Executor, action: Action, solver: Solver | None = None, own: State | None = None
+    ) -> Outcome:
+        """Every job's action on the start; `own` are stacked tensors of which every job is sent its row."""
+        jobs, dtype = len(self.cohort.jobs), self.task.dtype
+        counts = {
+            "samples": self.cohort.column(self.cohort.samples(), dtype),
+            "steps": self.cohort.column(self.cohort.steps(), dtype),
+        }
+        sent = tree.map_leaves(lambda value: value.expand(jobs, *value.shape).contiguous(), self.start)
+
+        def work(fold, rows):
+            down, own_rows, count = rows
+            epochs = self.cohort.work.epochs or 0
+            client = Client(
+                self.task, solver or SGD(0.1), count["n"]["samples"], count["n"]["steps"], epochs, fold
+            )
+            return action(client, {**down, **own_rows}), {}
+
+        return executor.clients(self.cohort, work, [sent, own or {}, {"n": counts}])
+
+
+@pytest.fixture
+def network() -> Callable[[str], nn.Module]:
+    """A small module by name (see NETWORKS), from inputs [batch, 2, 6, 6] to 3 classes, always the same."""
+
+    def build(name: str) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return NETWORKS[name]()
+
+    return build
+
+
+@pytest.fixture
+def federation(network: Callable[[str], nn.Module]) -> Callable[..., Federation]:
+    """Makes federations in float64 on random data, by default of ragged clients."""
+
+    def build(
+        module: str | nn.Module = "mlp",
+        *,
+        sizes: Sequence[int] = (7, 3, 10, 1, 5),
+        holdout: int = 0,
+        work: LocalWork = LocalWork(2, None, 4),
+        inputs: torch.Tensor | None = None,
+    ) -> Federation:
+        dtype, total = torch.float64, sum(sizes) + holdout * len(sizes)
+        random = torch.Generator().manual_seed(1)
+        if inputs is None:
+            inputs = torch.randint(0, 256, (total, *SHAPE), dtype=torch.uint8, generator=random)
+        targets = torch.randint(0, CLASSES, (len(inputs),), generator=random)
+        half = torch.tensor(127.5, dtype=dtype) if inputs.dtype == torch.uint8 else torch.tensor(1.0, dtype=dtype)
+        shift = half if inputs.dtype == torch.uint8 else torch.zeros_like(half)
+        plain = network(module) if isinstance(module, str) else module
+        task = Task(plain, dtype)
+        cuts = np.cumsum([0, *(size + holdout for size in sizes)])
+        jobs = tuple(
+            Job(0, 0, client, np.arange(begin, end - holdout), np.arange(end - holdout, end))
+            for client, (begin, end) in enumerate(zip(cuts[:-1], cuts[1:], strict=True))
+        )
+        pool = Pool(inputs, targets, shift, half, dtype)
+        return Federation(task, task.weights_of(plain), pool, Cohort(jobs, 0, work, torch.device("cpu")))
+
+    return build

@@ -1,0 +1,112 @@
+"""Numbers leave a part and come back, at any depth; what stays behind is hashable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from consilience import numbers
+from consilience.solver import SGD, Adam
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float = 0.5
+    label: str = "inner"
+
+    def __post_init__(self) -> None:
+        if self.rate < 0:
+            raise ValueError("negative")
+
+
+@dataclass(frozen=True)
+class Middle:
+    inner: Inner = field(default_factory=Inner)
+    other: Inner = field(default_factory=Inner)
+    power: float = 1.0
+
+
+@dataclass(frozen=True)
+class Outer:
+    middle: Middle = field(default_factory=Middle)
+    scale: float = 2.0
+    count: int = 3
+
+
+def number(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def outer(rate: float, power: float, scale: float) -> Outer:
+    return Outer(Middle(Inner(number(rate)), power=number(power)), number(scale))
+
+
+def test_split_and_join_are_inverses_at_depth():
+    part = outer(0.1, 2.0, 3.0)
+    skeleton, tensors = numbers.split(part)
+    assert list(tensors) == ["middle.inner.rate", "middle.power", "scale"]
+    assert skeleton.middle.other == Inner()
+    assert skeleton.middle.inner.rate == skeleton.scale == numbers.Hole()
+    assert numbers.join(skeleton, tensors) == part  # the very same tensors, so == compares by identity
+
+
+def test_what_is_left_is_hashable_and_equal_for_all_values():
+    one, _ = numbers.split(outer(0.1, 2.0, 3.0))
+    other, _ = numbers.split(outer(0.7, 5.0, 0.0))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != numbers.split(Outer(scale=number(3.0)))[0]
+
+
+@pytest.mark.parametrize("part", [Outer(), Inner(0.1), SGD(0.1, 0.9), Adam()])
+def test_a_part_without_tensors_is_left_alone(part):
+    skeleton, tensors = numbers.split(part)
+    assert skeleton is part
+    assert tensors == {}
+    assert numbers.join(part, {}) is part
+
+
+def test_replace_does_not_check_again():
+    assert numbers.replace(Inner(), {"rate": number(-1.0)}).rate.item() == -1
+    assert numbers.replace(Inner(0.1, "kept"), {"rate": 0.2}) == Inner(0.2, "kept")
+
+
+VARIANTS = [
+    [Outer(Middle(Inner(rate), power=power), scale=7.0) for rate in (0.1, 0.2) for power in (1.0, 3.0)],
+    [SGD(lr, momentum) for lr, momentum in [(0.1, 0.0), (0.2, 0.9), (0.1, 0.5)]],
+    [Outer(), Outer()],
+]
+
+
+@pytest.mark.parametrize("parts", VARIANTS, ids=["nested", "solver", "equal"])
+def test_merged_variants_come_back_one_by_one(parts):
+    merged, tensors = numbers.merge_variants(parts, torch.float64, torch.device("cpu"))
+    hash(merged)
+    for position, part in enumerate(parts):
+        row = {path: float(value[position]) for path, value in tensors.items()}
+        assert numbers.join(merged, row) == part
+
+
+@pytest.mark.parametrize(
+    ("parts", "paths"),
+    zip(VARIANTS, [["middle.inner.rate", "middle.power"], ["lr", "momentum"], []], strict=True),
+    ids=["nested", "solver", "equal"],
+)
+def test_only_what_differs_becomes_a_tensor(parts, paths):
+    _, tensors = numbers.merge_variants(parts, torch.float32, torch.device("cpu"))
+    assert list(tensors) == paths
+    assert all(value.shape == (len(parts),) and value.dtype == torch.float32 for value in tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("value", "zero"), [(0, True), (0.0, True), (-0.0, True), (1e-300, False), (torch.tensor(0.0), False)]
+)
+def test_only_a_plain_zero_is_surely_zero(value, zero):
+    assert numbers.is_zero(value) is zero
+
+
+@pytest.mark.parametrize(("value", "part"), [(Inner(), True), (Inner, False), (1.0, False), (None, False)])
+def test_is_part(value, part):
+    assert numbers.is_part(value) is part
