@@ -83,6 +83,12 @@ class Federation:
         return executor.clients(self.cohort, work, [sent, own or {}, {"n": counts}])
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Whatever a test draws from torch's default generator does not depend on the tests before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def network() -> Callable[[str], nn.Module]:
     """A small module by name (see NETWORKS), from inputs [batch, 2, 6, 6] to 3 classes, always the same."""

@@ -74,30 +74,25 @@ def test_replace_does_not_check_again():
 
 
 VARIANTS = [
-    [Outer(Middle(Inner(rate), power=power), scale=7.0) for rate in (0.1, 0.2) for power in (1.0, 3.0)],
-    [SGD(lr, momentum) for lr, momentum in [(0.1, 0.0), (0.2, 0.9), (0.1, 0.5)]],
-    [Outer(), Outer()],
+    pytest.param(
+        [Outer(Middle(Inner(rate), power=power), scale=7.0) for rate in (0.1, 0.2) for power in (1.0, 3.0)],
+        ["middle.inner.rate", "middle.power"],
+        id="nested",
+    ),
+    pytest.param([SGD(0.1, 0.0), SGD(0.2, 0.9), SGD(0.1, 0.5)], ["lr", "momentum"], id="solver"),
+    pytest.param([Outer(), Outer()], [], id="equal"),
 ]
 
 
-@pytest.mark.parametrize("parts", VARIANTS, ids=["nested", "solver", "equal"])
-def test_merged_variants_come_back_one_by_one(parts):
+@pytest.mark.parametrize(("parts", "paths"), VARIANTS)
+def test_merged_variants_come_back_one_by_one(parts, paths):
     merged, tensors = numbers.merge_variants(parts, torch.float64, torch.device("cpu"))
-    hash(merged)
+    assert list(tensors) == paths  # only what differs becomes a tensor
+    assert all(value.shape == (len(parts),) and value.dtype == torch.float64 for value in tensors.values())
+    assert isinstance(hash(merged), int)
     for position, part in enumerate(parts):
         row = {path: float(value[position]) for path, value in tensors.items()}
         assert numbers.join(merged, row) == part
-
-
-@pytest.mark.parametrize(
-    ("parts", "paths"),
-    zip(VARIANTS, [["middle.inner.rate", "middle.power"], ["lr", "momentum"], []], strict=True),
-    ids=["nested", "solver", "equal"],
-)
-def test_only_what_differs_becomes_a_tensor(parts, paths):
-    _, tensors = numbers.merge_variants(parts, torch.float32, torch.device("cpu"))
-    assert list(tensors) == paths
-    assert all(value.shape == (len(parts),) and value.dtype == torch.float32 for value in tensors.values())
 
 
 @pytest.mark.parametrize(

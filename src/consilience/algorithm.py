@@ -31,8 +31,8 @@ class Inbox:
     """The same shares without the hub's own message, summing to 1 (or all 0 where no peer was heard)."""
     own: State | None
     """A node's own message; None at a server."""
-    population: int
-    """How many clients there are, heard or not."""
+    population: Tensor
+    """0-d, how many clients have data, heard or not."""
 
     def __getitem__(self, group: str) -> Params:
         return self.messages[group]

@@ -25,7 +25,7 @@ Rows = Literal["train", "data", "holdout"]
 
 
 class Step(Protocol):
-    """A pure function from one carry to the next. Equal steps do equal work (a step is a frozen dataclass)."""
+    """A pure function from one carry to the next; a frozen dataclass, so that equal steps do equal work."""
 
     def __call__(self, carry: State, batch: Batch, extras: State) -> State:
         """The carry after one batch; `extras` stay the same over all batches of a client."""

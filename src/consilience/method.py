@@ -32,6 +32,9 @@ class Method(Algorithm):
     def parts(self) -> Parts:
         """The parts, made from the method's own numbers."""
 
+    def __post_init__(self) -> None:
+        self.parts()  # the parts check their numbers
+
     def init_hub(self, model: State) -> State:
         parts = self.parts()
         return tree.join(model, parts.objective.init_hub(model), parts.server.init(model["params"]))

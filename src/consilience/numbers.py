@@ -69,7 +69,7 @@ def replace(part: Part, changes: dict[str, Any]) -> Part:
 
 
 def merge_variants(parts: Sequence[Part], dtype: torch.dtype, device: torch.device) -> tuple[Part, Params]:
-    """Parts that differ in floats only, as one part with holes and a [variants] tensor for each such float."""
+    """Parts that differ in floats only, as one part with holes and a [variants] tensor per such float."""
     first = parts[0]
     tensors: Params = {}
     changes: dict[str, Any] = {}

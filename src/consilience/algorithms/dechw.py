@@ -74,6 +74,7 @@ class DecHWStar(Method):
     beta: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.until < 0:
             raise UserError(f"dechw*: until must be at least 0 rounds, not {self.until}")
 

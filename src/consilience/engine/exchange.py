@@ -101,7 +101,7 @@ class Exchange:
             store: The clients' memories; those whose upload is sound are renewed.
         """
         world = self.world
-        # A server never hears a failed client, so its work need not be done; a failed peer still hears itself.
+        # A server never hears a failed client, so that work need not be done; a failed peer hears itself.
         jobs = tuple(
             (index, client)
             for index, clients in enumerate(cast.sampled)
@@ -128,6 +128,11 @@ class Exchange:
             )
         rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
         return Report(hub, outcome, jobs, traffic, cast.failed, rejected)
+
+    def _populations(self) -> Tensor:
+        """[replicas] how many clients have data."""
+        counts = [float(len(replica.available)) for replica in self.world.replicas]
+        return torch.tensor(counts, dtype=self.world.pool.dtype, device=self.world.device)
 
     def _broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""
@@ -187,10 +192,16 @@ class Exchange:
         weights = _normalised(sizes)
 
         def combine(swept: State, old: State, uploads: State, given: State) -> State:
-            share = given["share"]["weights"]
-            return self.phase(swept).combine(old, Inbox(uploads, share, share, None, world.population))
+            share = given["share"]
+            inbox = Inbox(uploads, share["weights"], share["weights"], None, share["population"])
+            return self.phase(swept).combine(old, inbox)
 
-        given = {"share": {"weights": torch.from_numpy(weights).to(world.device)}}
+        given = {
+            "share": {
+                "weights": torch.from_numpy(weights).to(world.device),
+                "population": self._populations(),
+            }
+        }
         new = world.executor.map(combine, (0, 0, 0, 0), world.numbers, hub, messages, given)
         return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
 
@@ -222,13 +233,14 @@ class Exchange:
             "share": {
                 "weights": torch.from_numpy(weights).to(world.device),
                 "peers": torch.from_numpy(peers).to(world.device),
+                "population": self._populations()[:, None].expand(replicas, nodes),
             }
         }
 
         def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
             def of_node(old: State, own: State, row: State) -> State:
                 share = row["share"]
-                inbox = Inbox(uploads, share["weights"], share["peers"], own, nodes)
+                inbox = Inbox(uploads, share["weights"], share["peers"], own, share["population"])
                 return self.phase(swept).combine(old, inbox)
 
             return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)

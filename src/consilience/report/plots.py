@@ -74,7 +74,7 @@ def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
     figure.suptitle(title, x=0.01, ha="left", wrap=True, fontsize=FONT + 2, color=INK)
     figure.legend(
         handles=[_line(index, [], [], label) for index, label in enumerate(labels)],
-        loc="outside right upper",
+        loc="outside right center",
         fontsize=FONT - 1,
         labelcolor=INK,
         frameon=False,

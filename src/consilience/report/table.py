@@ -25,7 +25,9 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
     labels = ["setting", "method"] if len(settings) > 1 else ["method"]
     # Many columns move closer together, and "12.3 (2/3)" breaks in two, to leave room for the labels.
     crowded = len(labels) + len(targets) > 3
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, not crowded, 0, 0))
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0 if crowded else 1, 0, 0)
+    )
     for label in labels:
         table.add_column(label, overflow="fold")
     for heading in ("accuracy\n%", "best\n%"):
@@ -38,7 +40,7 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
 
     for setting in settings:
         rows = [summary for summary in summaries if summary.setting == setting]
-        best = max((_ranked(row) for row in rows), default=-math.inf)
+        best = max(map(_ranked, rows))
         for row in rows:
             numbers = [
                 _percent(row.best_accuracy_mean),

@@ -1,0 +1,100 @@
+"""Methods in a configuration: a name with options, an alias, or a composition of parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, cast
+
+from consilience.algorithm import Algorithm
+from consilience.errors import UserError, unknown
+from consilience.method import Composed
+from consilience.parts import Sweep, part_schema, read_sweep, write_part
+from consilience.registry import ALIASES, METHODS, OBJECTIVES, RULES, SERVER_STEPS
+
+_SLOTS: dict[str, Mapping[str, type[Any]]] = {"objective": OBJECTIVES, "rule": RULES, "server": SERVER_STEPS}
+
+
+@dataclass(frozen=True)
+class MethodChoice:
+    """One entry of `method:`."""
+
+    label: str
+    sweep: Sweep[Algorithm]
+    init: str | None
+    """How models start, where the name says so (dechetero, dechomo)."""
+    on_graph: bool
+    """Whether the name means a graph."""
+
+
+def read_method(value: object) -> MethodChoice:
+    """A method from its entry in a configuration, or from an Algorithm."""
+    if isinstance(value, MethodChoice):
+        return value
+    if isinstance(value, Algorithm):
+        sweep: Sweep[Algorithm] = Sweep((value,), ("",), write_part(value))
+        return MethodChoice(_label(value.name, value, {}), sweep, None, on_graph=False)
+    if isinstance(value, Mapping):
+        options = {str(key): option for key, option in value.items()}
+        label = options.pop("label", None)
+        if label is not None and not isinstance(label, str):
+            raise UserError(f"method: label must be text, not {label!r}")
+        if "name" not in options and options.keys() & _SLOTS.keys():
+            return _composition(options, label)
+        return _named(options, label)
+    return _named({"name": value}, None)
+
+
+def _named(options: dict[str, object], label: str | None) -> MethodChoice:
+    name = options.get("name")
+    if not isinstance(name, str):
+        raise UserError(f"method: a name is missing; known: {', '.join(sorted({*METHODS, *ALIASES}))}")
+    alias = ALIASES.get(name)
+    if alias is None and name not in METHODS:
+        raise unknown("method", name, {*METHODS, *ALIASES})
+    sweep = read_sweep("method", METHODS, {**options, "name": alias.method if alias else name})
+    written = {**sweep.written, "name": name}
+    label = label or _label(name, sweep.variants[0], sweep.written)
+    renamed = Sweep(sweep.variants, sweep.labels, {**written, "label": label})
+    return MethodChoice(label, renamed, alias.init if alias else None, on_graph=alias is not None)
+
+
+def _composition(options: dict[str, object], label: str | None) -> MethodChoice:
+    for key in options:
+        if key not in _SLOTS:
+            raise unknown("part of a composed method", key, _SLOTS)
+    slots = {slot: read_sweep(slot, _SLOTS[slot], value) for slot, value in options.items()}
+    variants, labels = [], []
+    for chosen in itertools.product(*(range(len(sweep.variants)) for sweep in slots.values())):
+        picks = dict(zip(slots, chosen, strict=True))
+        variants.append(Composed(**{slot: slots[slot].variants[i] for slot, i in picks.items()}))
+        labels.append(" ".join(filter(None, (slots[slot].labels[i] for slot, i in picks.items()))))
+    name = label or "+".join(str(sweep.written["name"]) for sweep in slots.values())
+    written: dict[str, object] = {slot: sweep.written for slot, sweep in slots.items()} | {"label": name}
+    return MethodChoice(name, Sweep(tuple(variants), tuple(labels), written), None, on_graph=False)
+
+
+def _label(name: str, part: object, swept: Mapping[str, object]) -> str:
+    """The name, with the options that are not the defaults."""
+    special = [
+        f"{field.name}={getattr(part, field.name)}"
+        for field in fields(cast(Any, part))
+        if getattr(part, field.name) != field.default
+        and not isinstance(swept.get(field.name), list)
+        and field.default_factory is MISSING
+    ]
+    return " ".join([name, *special])
+
+
+def method_schema() -> dict[str, object]:
+    """The JSON schema of one entry of `method:`."""
+    names = sorted({*METHODS, *ALIASES})
+    composition = {
+        "type": "object",
+        "title": "composition",
+        "properties": {slot: part_schema(parts) for slot, parts in _SLOTS.items()}
+        | {"label": {"type": "string"}},
+        "additionalProperties": False,
+    }
+    return {"anyOf": [{"enum": names}, part_schema(METHODS), composition]}

@@ -1,0 +1,160 @@
+"""Named parts in a configuration: `{name: hwa, layers: output}`, or just `hwa`.
+
+Everything a configuration can choose is a frozen dataclass in a registry. Its fields are its options; this
+module reads, checks, sweeps, writes and describes them, for all kinds alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from consilience.errors import UserError, unknown
+
+T = TypeVar("T")
+
+
+def read_part(kind: str, registry: Mapping[str, type[T]], value: object) -> T:
+    """The part that a name, or a mapping with a name and options, stands for."""
+    name, options = _name_and_options(kind, value)
+    if name not in registry:
+        raise unknown(kind, name, registry)
+    return make_part(kind, registry[name], options)
+
+
+def make_part(kind: str, cls: type[T], options: Mapping[str, object]) -> T:
+    """A part with some options, checked."""
+    name = getattr(cls, "name", cls.__name__)
+    fields = option_types(cls)
+    for key in options:
+        if key not in fields:
+            raise unknown(f"option of {kind} {name}", key, fields)
+    try:
+        part: T = TypeAdapter(cls).validate_python(dict(options))
+    except ValidationError as error:
+        ours = error.errors()[0]["type"] == "value_error"
+        raise UserError(first_problem(error) if ours else f"{kind} {name}: {first_problem(error)}") from None
+    return part
+
+
+def first_problem(error: ValidationError) -> str:
+    """One line for what pydantic found first."""
+    problem = error.errors()[0]
+    if problem["type"] == "value_error":  # one of our own checks: its message says it all
+        return problem["msg"].removeprefix("Value error, ")
+    # A union reports the branch it tried as a part of the place; names of fields are what a user knows.
+    where = ".".join(str(step) for step in problem["loc"] if _is_key(step))
+    given = problem.get("input")
+    text = problem["msg"] + ("" if isinstance(given, dict) else f", not {given!r}")
+    return f"{where}: {text}" if where else text
+
+
+def _is_key(step: object) -> bool:
+    return isinstance(step, int) or (isinstance(step, str) and step.replace("_", "").isalnum())
+
+
+def _name_and_options(kind: str, value: object) -> tuple[str, dict[str, object]]:
+    if isinstance(value, str):
+        return value, {}
+    if isinstance(value, Mapping):
+        options = {str(key): option for key, option in value.items()}
+        name = options.pop("name", None)
+        if isinstance(name, str):
+            return name, options
+        raise UserError(f"{kind}: a name is missing, e.g. {{name: ...}}")
+    raise UserError(f"{kind}: expected a name or {{name: ..., option: ...}}, not {value!r}")
+
+
+def option_types(cls: type) -> dict[str, object]:
+    """The options of a part and their types."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def write_part(part: object) -> dict[str, object]:
+    """The inverse of `read_part`, with every option spelled out."""
+    written: dict[str, object] = {"name": getattr(part, "name", type(part).__name__)}
+    for field in dataclasses.fields(typing.cast(Any, part)):
+        value = getattr(part, field.name)
+        written[field.name] = write_part(value) if dataclasses.is_dataclass(value) else _plain(value)
+    return written
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def is_number(kind: object) -> bool:
+    """Whether an option is a float, i.e. can be swept."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return any(is_number(one) for one in typing.get_args(kind))
+    return kind is float
+
+
+@dataclass(frozen=True)
+class Sweep(Generic[T]):
+    """A part, or several that differ in numbers only: a list where a number is expected."""
+
+    variants: tuple[T, ...]
+    labels: tuple[str, ...]
+    """What tells the variants apart, e.g. `mu=0.1`; empty for a single one."""
+    written: dict[str, object]
+    """As it stands in a configuration."""
+
+
+def grid(
+    options: Mapping[str, object], kinds: Mapping[str, object]
+) -> Iterator[tuple[dict[str, object], str]]:
+    """Every combination of the lists given for numbers, each with a label."""
+    swept = {key: v for key, v in options.items() if isinstance(v, list) and is_number(kinds.get(key))}
+    for key, values in swept.items():
+        if not values:
+            raise UserError(f"{key}: the list of values is empty")
+    for combination in itertools.product(*swept.values()):
+        chosen = dict(zip(swept, combination, strict=True))
+        yield {**options, **chosen}, " ".join(f"{key}={value}" for key, value in chosen.items())
+
+
+def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Sweep[T]:
+    """A part whose numbers may be lists."""
+    name, options = _name_and_options(kind, value)
+    if name not in registry:
+        raise unknown(kind, name, registry)
+    combined = list(grid(options, option_types(registry[name])))
+    variants = tuple(make_part(kind, registry[name], chosen) for chosen, _ in combined)
+    lists = {key: v for key, v in options.items() if isinstance(v, list) and len(combined) > 1}
+    return Sweep(variants, tuple(label for _, label in combined), {**write_part(variants[0]), **lists})
+
+
+def part_schema(registry: Mapping[str, type[Any]]) -> dict[str, object]:
+    """A JSON schema for editors: a name, or an object with a name and that part's options."""
+    variants = [_object_schema(name, cls) for name, cls in registry.items()]
+    return {"anyOf": [{"enum": sorted(registry)}, *variants]}
+
+
+def _object_schema(name: str, cls: type) -> dict[str, object]:
+    schema = TypeAdapter(cls).json_schema()
+    properties = {key: _or_list(kind) for key, kind in schema.get("properties", {}).items()}
+    return {
+        "type": "object",
+        "title": name,
+        "description": (cls.__doc__ or "").strip().splitlines()[0],
+        "properties": {"name": {"const": name}, **properties},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+
+
+def _or_list(schema: dict[str, Any]) -> dict[str, Any]:
+    """A number may be a list of numbers: a sweep."""
+    if schema.get("type") != "number":
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "type"}
+    return {**rest, "anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}

@@ -1,0 +1,147 @@
+"""The accuracy plot: the right numbers, distinguishable lines, everything inside the image."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from PIL import Image
+
+from consilience.errors import UserError
+from consilience.report.plots import COLOURS, DASHES, MARKERS, accuracy_figure, accuracy_plot
+
+
+def records_of(accuracies, setting="star", method="fedavg"):
+    """Records from accuracies [seeds][rounds]; "absent" is a round without evaluation."""
+    return [
+        {"setting": setting, "method": method, "seed": seed, "round": number}
+        | ({} if accuracy == "absent" else {"test_accuracy": accuracy})
+        for seed, curve in enumerate(accuracies)
+        for number, accuracy in enumerate(curve, start=1)
+    ]
+
+
+def many(settings: int, methods: int, seeds: int, rounds: int):
+    random = np.random.default_rng(0)
+    return [
+        record
+        for setting in range(settings)
+        for method in range(methods)
+        for record in records_of(
+            random.uniform(0.1, 1, (seeds, rounds)).tolist(), f"setting {setting}", f"method {method}"
+        )
+    ]
+
+
+def test_means_and_bands_by_hand():
+    # Round 1: 50 and 70 %, so 60 ± sqrt(200); round 2: 80 and 80 %.
+    figure = accuracy_figure(records_of([[0.5, 0.8], [0.7, 0.8]]), "title")
+    (axes,) = figure.axes
+    (line,), (band,) = axes.lines, axes.collections
+    np.testing.assert_allclose(line.get_xydata(), [[1, 60], [2, 80]])
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.round(6)}
+    spread = math.sqrt(200)
+    assert corners == {(1, round(60 - spread, 6)), (1, round(60 + spread, 6)), (2, 80)}
+    assert axes.get_xlabel() == "round"
+    assert axes.get_ylabel() == "test accuracy (%)"
+    assert figure.get_suptitle() == "title"
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "shown"),
+    [
+        ([["absent", 0.5, "absent", 0.7]], [[2, 50], [4, 70]]),
+        ([[0.5, math.nan, math.inf, None, 0.7]], [[1, 50], [5, 70]]),
+        ([[0.5, math.nan], [0.7, 0.9]], [[1, 60], [2, 90]]),
+        ([[0.8]], [[1, 80]]),
+    ],
+)
+def test_missing_and_non_finite_evaluations_are_skipped(accuracies, shown):
+    (line,) = accuracy_figure(records_of(accuracies), "").axes[0].lines
+    np.testing.assert_allclose(line.get_xydata(), shown)
+
+
+@pytest.mark.parametrize("accuracies", [[["absent"]], [[math.nan, None]]])
+def test_a_panel_without_accuracies_says_so(accuracies):
+    records = records_of([[0.5, 0.6]], "ring") + records_of(accuracies, "star")
+    ring, star = accuracy_figure(records, "").axes
+    assert [text.get_text() for text in star.texts] == ["no accuracy recorded"]
+    assert not ring.texts
+    (alone,) = accuracy_figure(records_of(accuracies), "").axes
+    assert alone.get_ylim() == (0, 100)
+
+
+def test_one_panel_for_each_setting_and_one_look_for_each_method():
+    records = [
+        *records_of([[0.5, 0.6]], "star", "fedavg"),
+        *records_of([[0.5, 0.6]], "star", "hwa"),
+        *records_of([[0.5, 0.9]], "ring", "hwa"),
+    ]
+    figure = accuracy_figure(records, "")
+    star, ring = figure.axes
+    assert [axes.get_title(loc="left") for axes in (star, ring)] == ["star", "ring"]
+    assert star.get_ylim() == ring.get_ylim()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fedavg", "hwa"]
+    looks = [
+        (to_hex(line.get_color()), line.get_linestyle(), line.get_marker())
+        for line in (star.lines[1], ring.lines[0], legend.legend_handles[1])
+    ]
+    assert len(set(looks)) == 1
+    assert accuracy_figure(records[:2], "").axes[0].get_title(loc="left") == ""
+
+
+def test_looks_differ_even_without_colour():
+    for one, other in combinations((COLOURS, DASHES, MARKERS), 2):
+        assert len(set(one)) == len(one)
+        assert math.gcd(len(one), len(other)) == 1
+    (axes,) = accuracy_figure(many(1, 12, 1, 3), "").axes
+    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 12
+    assert len({(line.is_dashed(), line.get_marker()) for line in axes.lines}) > len(MARKERS)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7, 30, 100, 1000])
+def test_round_ticks_are_whole_numbers(rounds):
+    figure = accuracy_figure(many(1, 1, 1, rounds), "")
+    figure.draw_without_rendering()
+    low, high = figure.axes[0].get_xlim()
+    ticks = [tick for tick in figure.axes[0].get_xticks() if low <= tick <= high]
+    assert ticks
+    assert all(tick == round(tick) for tick in ticks)
+    assert (0 in ticks) == (rounds >= 100)  # where there is room for it, 0 is the natural first label
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1), (1, 6, 3, 30), (2, 4, 3, 30), (5, 9, 1, 12), (1, 30, 1, 5)], ids=str
+)
+def test_everything_stays_inside_and_the_legend_beside_the_data(shape):
+    figure = accuracy_figure(many(*shape), "a title of ordinary length")
+    figure.draw_without_rendering()
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+    assert box.x1 <= width
+    assert box.y1 <= height
+    (legend,) = figure.legends
+    assert all(axes.get_window_extent().x1 <= legend.get_window_extent().x0 for axes in figure.axes)
+    assert all(axes.get_window_extent().width > 1.8 * figure.dpi for axes in figure.axes)
+
+
+def test_the_file_repeats_and_settings_stay(tmp_path):
+    before = dict(matplotlib.rcParams)
+    for name in ("a.png", "b.png"):
+        accuracy_plot(many(2, 3, 3, 10), tmp_path / name, "title")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert dict(matplotlib.rcParams) == before
+    with Image.open(tmp_path / "a.png") as image:
+        assert "Software" not in image.info
+        assert image.info["dpi"] == pytest.approx((150, 150), abs=0.1)
+
+
+def test_nothing_to_plot_is_refused():
+    with pytest.raises(UserError, match="no metrics records to plot"):
+        accuracy_figure([], "")

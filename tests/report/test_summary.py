@@ -1,0 +1,142 @@
+"""Summaries: every number of a small run worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from consilience.errors import UserError
+from consilience.report.summary import accuracy_curve, runs_by_method, summarise
+
+
+def record(seed: int, number: int, accuracy: float | None = None, **changes: object) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "setting": "star",
+        "method": "fedavg",
+        "seed": seed,
+        "round": number,
+        "bytes_up": 100,
+        "bytes_down": 300,
+        "seconds": 0.5,
+        "samples": 1000,
+        "dropped": [],
+    }
+    return fields | ({} if accuracy is None else {"test_accuracy": accuracy}) | changes
+
+
+# Three seeds, three rounds, the second one evaluated for seed 0 only.
+RECORDS = [
+    record(0, 1, 0.5, seconds=2.0),
+    record(1, 1, 0.6, seconds=2.0, dropped=["client 3", "client 7"]),
+    record(2, 1, 0.4, seconds=2.0),
+    record(0, 2, 0.9, bytes_up=400),
+    record(1, 2, bytes_up=400),
+    record(2, 2, bytes_up=400, dropped=["client 3"]),
+    record(0, 3, 0.8, seconds=1.5),
+    record(1, 3, 0.9, seconds=1.5),
+    record(2, 3, 0.7, seconds=1.5),
+]
+
+
+def test_every_number_by_hand():
+    (summary,) = summarise(RECORDS, [0.5, 0.9, 0.95])
+    assert summary.to_json() == {
+        "setting": "star",
+        "method": "fedavg",
+        "seeds": 3,
+        "rounds": 3,
+        # 0.8, 0.9, 0.7: squared deviations 0, 0.01, 0.01 over 3 - 1.
+        "final_accuracy": {"mean": pytest.approx(0.8), "std": pytest.approx(0.1)},
+        # 0.9, 0.9, 0.7: mean 2.5 / 3, squared deviations (1 + 1 + 4) / 225 over 2.
+        "best_accuracy": {"mean": pytest.approx(2.5 / 3), "std": pytest.approx(math.sqrt(3 / 225))},
+        "rounds_to": {
+            "0.5": {"mean": pytest.approx(5 / 3), "reached": 3, "seeds": 3},  # rounds 1, 1, 3
+            "0.9": {"mean": 2.5, "reached": 2, "seeds": 3},  # rounds 2, 3, never
+            "0.95": {"mean": None, "reached": 0, "seeds": 3},
+        },
+        "bytes_up": 600.0,  # 100 + 400 + 100 for each seed
+        "bytes_down": 900.0,
+        "samples_per_s": pytest.approx(9000 / 4.0),  # 2 + 0.5 + 1.5 seconds, whatever the number of seeds
+        "dropped": 3,
+    }
+    assert json.loads(json.dumps(summary.to_json()))["rounds_to"]["0.9"]["mean"] == 2.5
+
+
+def test_the_order_of_seeds_and_rounds_does_not_matter():
+    assert summarise(RECORDS[::-1], [0.9]) == summarise(RECORDS, [0.9])
+
+
+def test_rows_are_settings_and_methods_as_first_seen():
+    rows = [("ring", "hwa"), ("star", "fedavg"), ("ring", "fedavg"), ("star", "hwa")]
+    records = [
+        record(0, number, 0.5, setting=setting, method=method)
+        for number in (2, 1)
+        for setting, method in rows
+    ]
+    assert [(summary.setting, summary.method) for summary in summarise(records, [])] == rows
+    assert summarise([], [0.9]) == []
+
+
+def test_bytes_are_a_mean_over_seeds():
+    (summary,) = summarise([record(0, 1, bytes_up=1), record(1, 1, bytes_up=4)], [])
+    assert summary.bytes_up == 2.5
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "final", "best"),
+    [
+        ([0.5], (0.5, 0.0), (0.5, 0.0)),
+        ([0.5, 0.8, "absent"], (0.8, 0.0), (0.8, 0.0)),
+        # A model that diverged must not be reported with an accuracy from before.
+        ([0.5, 0.8, math.nan], (None, None), (0.8, 0.0)),
+        ([0.5, 0.8, None], (None, None), (0.8, 0.0)),
+        ([math.inf, 0.3], (0.3, 0.0), (0.3, 0.0)),
+        (["absent"], (None, None), (None, None)),
+    ],
+)
+def test_missing_and_non_finite_accuracies(accuracies, final, best):
+    records = [
+        record(0, number) | ({} if accuracy == "absent" else {"test_accuracy": accuracy})
+        for number, accuracy in enumerate(accuracies, start=1)
+    ]
+    (summary,) = summarise(records, [])
+    assert (summary.final_accuracy_mean, summary.final_accuracy_std) == final
+    assert (summary.best_accuracy_mean, summary.best_accuracy_std) == best
+
+
+def test_a_seed_without_accuracy_leaves_no_mean():
+    (summary,) = summarise([record(0, 1, 0.5), record(1, 1)], [0.5])
+    assert summary.final_accuracy_mean is None
+    assert summary.rounds_to["0.5"] == {"mean": 1.0, "reached": 1, "seeds": 2}
+
+
+def test_no_time_no_speed():
+    (summary,) = summarise([record(0, 1, seconds=0)], [])
+    assert summary.samples_per_s is None
+
+
+def test_runs_and_curves():
+    runs = runs_by_method(RECORDS[::-1])["star", "fedavg"]
+    assert list(runs) == [0, 1, 2]
+    assert list(accuracy_curve(runs[0]).items()) == [(1, 0.5), (2, 0.9), (3, 0.8)]
+    assert accuracy_curve(runs[1]) == {1: 0.6, 3: 0.9}
+
+
+@pytest.mark.parametrize(
+    ("records", "targets", "message"),
+    [
+        ([], [90], r"target accuracy 90 is not in \(0, 1\]; write 0.9 for 90 %"),
+        ([], [0.0], "target accuracy 0.0"),
+        ([], [math.nan], "target accuracy nan"),
+        ([record(0, 4), record(0, 4)], [], "round 4 of 'fedavg' in 'star', seed 0, is recorded twice"),
+        ([{"setting": "star"}], [], r"no 'method' \(it has: setting\)"),
+        ([record(0, 1, "0.9")], [], "'test_accuracy': '0.9'; it must be a number"),
+        ([record(0, 1, samples=None)], [], "'samples': None; it must be a number"),
+        ([record(0, 1, dropped="client 3")], [], "'dropped': 'client 3'; it must be a list"),
+    ],
+)
+def test_wrong_input_is_refused(records, targets, message):
+    with pytest.raises(UserError, match=message):
+        summarise(records, targets)
