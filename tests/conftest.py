@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ settings.load_profile("consilience")
 
 SHAPE = (2, 6, 6)
 CLASSES = 3
+TWO_EPOCHS = LocalWork(epochs=2, steps=None, batch_size=4)
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(72, 5), nn.Tanh(), nn.Linear(5, CLASSES)),
@@ -38,7 +40,12 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES)
     ),
     "dropout": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.Dropout2d(0.3), nn.Tanh(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, CLASSES)
+        nn.Conv2d(2, 4, 3),
+        nn.Dropout2d(0.3),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(64, CLASSES),
     ),
 }
 
@@ -110,7 +117,7 @@ def federation(network: Callable[[str], nn.Module]) -> Callable[..., Federation]
         *,
         sizes: Sequence[int] = (7, 3, 10, 1, 5),
         holdout: int = 0,
-        work: LocalWork = LocalWork(2, None, 4),
+        work: LocalWork = TWO_EPOCHS,
         inputs: torch.Tensor | None = None,
     ) -> Federation:
         dtype, total = torch.float64, sum(sizes) + holdout * len(sizes)
@@ -118,16 +125,16 @@ def federation(network: Callable[[str], nn.Module]) -> Callable[..., Federation]
         if inputs is None:
             inputs = torch.randint(0, 256, (total, *SHAPE), dtype=torch.uint8, generator=random)
         targets = torch.randint(0, CLASSES, (len(inputs),), generator=random)
-        half = torch.tensor(127.5, dtype=dtype) if inputs.dtype == torch.uint8 else torch.tensor(1.0, dtype=dtype)
-        shift = half if inputs.dtype == torch.uint8 else torch.zeros_like(half)
+        levels = 127.5 if inputs.dtype == torch.uint8 else 0.0
+        shift, scale = torch.tensor(levels, dtype=dtype), torch.tensor(levels or 1.0, dtype=dtype)
         plain = network(module) if isinstance(module, str) else module
         task = Task(plain, dtype)
         cuts = np.cumsum([0, *(size + holdout for size in sizes)])
         jobs = tuple(
             Job(0, 0, client, np.arange(begin, end - holdout), np.arange(end - holdout, end))
-            for client, (begin, end) in enumerate(zip(cuts[:-1], cuts[1:], strict=True))
+            for client, (begin, end) in enumerate(pairwise(cuts))
         )
-        pool = Pool(inputs, targets, shift, half, dtype)
+        pool = Pool(inputs, targets, shift, scale, dtype)
         return Federation(task, task.weights_of(plain), pool, Cohort(jobs, 0, work, torch.device("cpu")))
 
     return build

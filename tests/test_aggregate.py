@@ -113,7 +113,10 @@ def test_weighted_sum_keeps_the_shape_and_serves_many_receivers():
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 def test_integer_buffers_take_the_maximum_of_those_heard(dtype):
-    stacked = {"steps": torch.tensor([3, 8, 200], dtype=dtype), "table": torch.tensor([[1, 4], [2, 0], [9, 9]])}
+    stacked = {
+        "steps": torch.tensor([3, 8, 200], dtype=dtype),
+        "table": torch.tensor([[1, 4], [2, 0], [9, 9]]),
+    }
     merged = merge_buffers(stacked, torch.tensor([0.5, 0.5, 0.0]))
     assert merged["steps"].item() == 8
     assert merged["steps"].dtype == dtype
@@ -121,7 +124,9 @@ def test_integer_buffers_take_the_maximum_of_those_heard(dtype):
 
 
 def test_floating_buffers_take_the_mean():
-    merged = merge_buffers({"running_mean": torch.tensor([[0.0, 2.0], [4.0, 6.0]])}, torch.tensor([0.75, 0.25]))
+    merged = merge_buffers(
+        {"running_mean": torch.tensor([[0.0, 2.0], [4.0, 6.0]])}, torch.tensor([0.75, 0.25])
+    )
     assert merged["running_mean"].tolist() == [1.0, 3.0]
 
 

@@ -59,7 +59,9 @@ def test_batch_norm_without_statistics_is_refused():
         convert(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False)))
 
 
-def dropout(probability: float = 0.5, *, channels: bool = False, layer: int = 1, key: int = 7) -> KeyedDropout:
+def dropout(
+    probability: float = 0.5, *, channels: bool = False, layer: int = 1, key: int = 7
+) -> KeyedDropout:
     module = KeyedDropout(probability, channels, layer)
     module.key = torch.tensor(key)
     return module
@@ -84,7 +86,9 @@ def test_a_mask_is_a_function_of_key_layer_and_position(key):
     others = [dropout(key=key ^ 1), dropout(key=key ^ (1 << 40)), dropout(key=key, layer=2)]
     for other in others:
         agreement = (other(inputs) == mask).double().mean().item()
-        assert agreement == pytest.approx(0.5, abs=0.125)  # 5 standard deviations: unrelated, not just different
+        assert agreement == pytest.approx(
+            0.5, abs=0.125
+        )  # 5 standard deviations: unrelated, not just different
 
 
 def test_dropout_reads_no_global_generator():
@@ -115,7 +119,9 @@ def test_channel_dropout_drops_whole_channels(shape):
     assert dropped.double().mean().item() == pytest.approx(0.3, abs=0.07)
 
 
-@pytest.mark.parametrize(("probability", "mode", "factor"), [(0.5, "eval", 1), (0.0, "train", 1), (1.0, "train", 0)])
+@pytest.mark.parametrize(
+    ("probability", "mode", "factor"), [(0.5, "eval", 1), (0.0, "train", 1), (1.0, "train", 0)]
+)
 def test_dropout_without_chance(probability, mode, factor):
     inputs = torch.randn(5, 6)
     assert torch.equal(dropout(probability).train(mode == "train")(inputs), factor * inputs)
@@ -125,7 +131,9 @@ STREAMS = {
     "positions": lambda: keyed_bits(torch.tensor(5), 1, (2**16,), CPU),
     "positions, large key": lambda: keyed_bits(torch.tensor(2**62 - 3), 3, (2**16,), CPU),
     "keys": lambda: torch.func.vmap(lambda key: keyed_bits(key, 1, (1,), CPU))(torch.arange(2**16)),
-    "high keys": lambda: torch.func.vmap(lambda key: keyed_bits(key, 1, (1,), CPU))(torch.arange(2**16) << 31),
+    "high keys": lambda: torch.func.vmap(lambda key: keyed_bits(key, 1, (1,), CPU))(
+        torch.arange(2**16) << 31
+    ),
     "layers": lambda: torch.cat([keyed_bits(torch.tensor(5), layer, (1,), CPU) for layer in range(2**13)]),
 }
 
@@ -151,7 +159,15 @@ def nested() -> nn.Module:
         (nn.BatchNorm2d(3), {"": RowBatchNorm}),
         (nn.Dropout(0.5), {"": KeyedDropout}),
         (nn.Linear(2, 2), {"": nn.Linear}),
-        (nested(), {"body.0.1": RowBatchNorm, "body.0.2": KeyedDropout, "body.1": KeyedDropout, "drop": KeyedDropout}),
+        (
+            nested(),
+            {
+                "body.0.1": RowBatchNorm,
+                "body.0.2": KeyedDropout,
+                "body.1": KeyedDropout,
+                "drop": KeyedDropout,
+            },
+        ),
     ],
     ids=["root norm", "root dropout", "nothing", "nested"],
 )
@@ -159,7 +175,9 @@ def test_convert_replaces_and_leaves_the_original_alone(module, kinds):
     before, held = repr(module), {name: value.clone() for name, value in module.state_dict().items()}
     converted = convert(module)
     assert {name: type(converted.get_submodule(name)) for name in kinds} == kinds
-    assert [name for name, _ in converted.named_parameters()] == [name for name, _ in module.named_parameters()]
+    assert [name for name, _ in converted.named_parameters()] == [
+        name for name, _ in module.named_parameters()
+    ]
     assert_close(converted.state_dict(), held, rtol=0, atol=0)
     for value in converted.state_dict().values():
         value.add_(1)
@@ -173,7 +191,9 @@ def test_convert_keeps_rates_kinds_and_numbers_of_dropout():
     assert len({m.layer for m in found}) == 3
 
 
-@pytest.mark.xfail(strict=True, reason="named_children names a repeated child once, so its second place is skipped")
+@pytest.mark.xfail(
+    strict=True, reason="named_children names a repeated child once, so its second place is skipped"
+)
 def test_convert_replaces_a_layer_in_all_its_places():
     drop = nn.Dropout(0.5)
     converted = convert(nn.Sequential(drop, nn.Linear(2, 2), drop))

@@ -74,4 +74,4 @@ def test_nesterov_needs_momentum():
 
 
 def test_solvers_are_listed_by_name():
-    assert SOLVERS == {"sgd": SGD, "adam": Adam}
+    assert dict(SOLVERS) == {"sgd": SGD, "adam": Adam}

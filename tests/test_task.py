@@ -147,7 +147,7 @@ class HeadOnly(nn.Module):
 
 
 class OwnForward(nn.Module):
-    """Has layers called `features` and `head`, and something of its own between them (as Swin transformers)."""
+    """Has layers called `features` and `head`, and something of its own between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,10 +185,18 @@ class KeyBuffer(nn.Module):
     "kind",
     [
         Repeated,
-        pytest.param(HeadOnly, marks=pytest.mark.xfail(strict=True, reason="a head alone is taken for features")),
-        pytest.param(OwnForward, marks=pytest.mark.xfail(strict=True, reason="the module's forward is not used")),
-        pytest.param(Tied, marks=pytest.mark.xfail(strict=True, reason="the skeleton's second weight stays meta")),
-        pytest.param(KeyBuffer, marks=pytest.mark.xfail(strict=True, reason="a user's buffer `key` is overwritten")),
+        pytest.param(
+            HeadOnly, marks=pytest.mark.xfail(strict=True, reason="a head alone is taken for features")
+        ),
+        pytest.param(
+            OwnForward, marks=pytest.mark.xfail(strict=True, reason="the module's forward is not used")
+        ),
+        pytest.param(
+            Tied, marks=pytest.mark.xfail(strict=True, reason="the skeleton's second weight stays meta")
+        ),
+        pytest.param(
+            KeyBuffer, marks=pytest.mark.xfail(strict=True, reason="a user's buffer `key` is overwritten")
+        ),
     ],
 )
 def test_any_module_works(kind):

@@ -73,7 +73,9 @@ MODEL = {
 CONV, FC, HEAD = ("conv.weight",), ("body.fc.weight", "body.fc.bias"), ("head.weight",)
 
 
-@pytest.mark.parametrize(("which", "chosen"), [("output", (HEAD,)), ("last2", (FC, HEAD)), ("all", (CONV, FC, HEAD))])
+@pytest.mark.parametrize(
+    ("which", "chosen"), [("output", (HEAD,)), ("last2", (FC, HEAD)), ("all", (CONV, FC, HEAD))]
+)
 def test_select_layers_leaves_normalisation_out(which, chosen):
     assert tree.select_layers(MODEL, which) == chosen
 
@@ -128,4 +130,7 @@ def test_flatten_round_trip_keeps_order_and_empty_groups():
 
 
 def test_nbytes_counts_every_type():
-    assert tree.nbytes({"a": {"x": torch.ones(3, 2)}, "b": {"n": torch.tensor(1), "m": torch.ones(5).bool()}}) == 37
+    assert (
+        tree.nbytes({"a": {"x": torch.ones(3, 2)}, "b": {"n": torch.tensor(1), "m": torch.ones(5).bool()}})
+        == 37
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -78,6 +78,10 @@ class Setting:
     holdout: bool
     features: bool
     failures: bool
+
+
+Init = Literal["common", "different"]
+"""Whether all clients start from one model, or each from its own."""
 
 
 class Algorithm(ABC):

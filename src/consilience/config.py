@@ -21,11 +21,12 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from consilience.algorithm import Init
 from consilience.data.dataset import Dataset, Normalisation
 from consilience.data.partition import Partitioner
 from consilience.data.partitioners import PARTITIONERS
 from consilience.data.sources import SOURCES
-from consilience.engine.build import ExecutorName, Init
+from consilience.engine.build import ExecutorName
 from consilience.errors import UserError, unknown
 from consilience.methods import MethodChoice, method_schema, read_method
 from consilience.models import MODELS, ModelSpec

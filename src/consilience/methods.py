@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, cast
 
-from consilience.algorithm import Algorithm
+from consilience.algorithm import Algorithm, Init
 from consilience.errors import UserError, unknown
 from consilience.method import Composed
 from consilience.parts import Sweep, part_schema, read_sweep, write_part
@@ -22,7 +22,7 @@ class MethodChoice:
 
     label: str
     sweep: Sweep[Algorithm]
-    init: str | None
+    init: Init | None
     """How models start, where the name says so (dechetero, dechomo)."""
     on_graph: bool
     """Whether the name means a graph."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consilience.algorithm import Algorithm
+from consilience.algorithm import Algorithm, Init
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedavg import FedAvg
@@ -43,7 +43,7 @@ class Alias:
     """Another name for a method in a certain setting."""
 
     method: str
-    init: str
+    init: Init
     """How models start under this name."""
 
 

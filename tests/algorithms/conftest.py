@@ -8,41 +8,32 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from consilience.algorithm import Algorithm
+from consilience import tree
+from consilience.algorithm import Algorithm, Inbox
+from consilience.algorithms.fedavg import FedAvg
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
+from consilience.engine.batches import Visit, training_order
 from consilience.engine.build import Scene, simulate
 from consilience.engine.cohort import LocalWork
 from consilience.engine.simulation import Simulation
 from consilience.solver import SGD, Solver
 from consilience.topology import Star
+from consilience.types import Params, State
 
 FEATURES, CLASSES = 6, 3
-RAGGED = (7, 3, 10, 1, 5)
-EVERYTHING = 1000
-"""A batch size above every client's number of samples."""
-
-
-def mlp() -> nn.Module:
-    """Smooth, so that it can be differentiated twice."""
-    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
-
-
-def normalised_mlp() -> nn.Module:
-    """With batch normalisation between its two linear layers."""
-    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, CLASSES))
-
-
-def logistic() -> nn.Module:
-    """One linear layer: a convex problem."""
-    return nn.Linear(FEATURES, CLASSES)
-
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
-    "mlp": mlp,
-    "normalised": normalised_mlp,
-    "logistic": logistic,
+    "mlp": lambda: nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES)),
+    "deep": lambda: nn.Sequential(
+        nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, CLASSES)
+    ),
+    "normalised": lambda: nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, CLASSES)
+    ),
+    "logistic": lambda: nn.Linear(FEATURES, CLASSES),
 }
 
 
@@ -52,7 +43,7 @@ def scene() -> Callable[..., Scene]:
 
     def make(
         *,
-        sizes: Sequence[int] = RAGGED,
+        sizes: Sequence[int] = (7, 3, 10, 1, 5),
         module: str = "mlp",
         epochs: int = 2,
         batch_size: int = 4,
@@ -62,16 +53,15 @@ def scene() -> Callable[..., Scene]:
         random = np.random.default_rng(0)
         held = [size + holdout for size in sizes]
         owner = np.repeat(np.arange(len(sizes)), held)
-        inputs = random.normal(size=(len(owner), FEATURES)) + 0.5 * random.normal(size=(len(sizes), FEATURES))[owner]
+        shift = 0.5 * random.normal(size=(len(sizes), FEATURES))
+        inputs = random.normal(size=(len(owner), FEATURES)) + shift[owner]
         targets = (owner + random.integers(0, 2, len(owner))) % CLASSES
-        data = Dataset.from_arrays(
-            "made", inputs, targets, random.normal(size=(20, FEATURES)), random.integers(0, CLASSES, 20)
-        )
+        test = random.normal(size=(20, FEATURES)), random.integers(0, CLASSES, 20)
         rows = np.split(np.arange(len(owner)), np.cumsum(held)[:-1])
         shards = tuple(mine[:size] for mine, size in zip(rows, sizes, strict=True))
         holdouts = tuple(mine[size:] for mine, size in zip(rows, sizes, strict=True))
         return Scene(
-            dataset=data,
+            dataset=Dataset.from_arrays("made", inputs, targets, *test, classes=CLASSES),
             build=MODULES[module],
             partitions={0: Partition(shards, holdouts, {}, 0)},
             topology=Star(),
@@ -86,14 +76,66 @@ def scene() -> Callable[..., Scene]:
 
 @pytest.fixture
 def play() -> Callable[..., Simulation]:
-    """Runs a method in a scene for some rounds."""
+    """Runs a method in a scene for some rounds, by default with plain SGD."""
 
-    def run(
-        scene: Scene, algorithm: Algorithm, rounds: int = 3, solver: Solver | None = None
-    ) -> Simulation:
+    def run(scene: Scene, algorithm: Algorithm, rounds: int = 3, solver: Solver | None = None) -> Simulation:
         simulation = simulate(scene, [(algorithm, solver or SGD(0.1))])
         for _ in range(rounds):
             simulation.step(evaluate=False)
         return simulation
 
     return run
+
+
+@pytest.fixture
+def inbox() -> Callable[..., Inbox]:
+    """Makes what a server (or a node, where its number is given) hears from clients with some samples."""
+
+    def make(messages: State, sizes: Sequence[int], node: int | None = None) -> Inbox:
+        weights = torch.as_tensor(sizes, dtype=torch.float64)
+        others = weights.clone()
+        if node is not None:
+            others[node] = 0
+        return Inbox(
+            messages,
+            weights / weights.sum(),
+            others / others.sum().clamp(min=1),
+            None if node is None else tree.index(messages, node),
+            len(sizes),
+        )
+
+    return make
+
+
+def initial(scene: Scene) -> Params:
+    """The parameters with which the scene's first client starts."""
+    start = simulate(scene, [(FedAvg(), SGD())]).world.initial[0]
+    return {name: value[0] for name, value in start["params"].items()}
+
+
+@pytest.fixture
+def centralised() -> Callable[..., Params]:
+    """Plain autograd training on the data of client 0, momentum anew every round."""
+
+    def train(scene: Scene, rounds: int, solver: SGD | None = None, mu: float = 0.0) -> Params:
+        solver = solver or SGD(0.1)
+        module = scene.build().to(scene.dtype)
+        module.load_state_dict(initial(scene))
+        values = list(module.parameters())
+        inputs, targets = scene.dataset.inputs.to(scene.dtype), scene.dataset.targets
+        work, shard = scene.work, scene.partitions[0].shards[0]
+        for number in range(rounds):
+            anchors = [value.detach().clone() for value in values]
+            velocities = [torch.zeros_like(value) for value in values]
+            for padded in training_order(Visit(0, number, 0, shard), range(work.epochs), None, work.batch_size):
+                rows = torch.from_numpy(padded[padded >= 0])
+                loss = F.cross_entropy(module(inputs[rows]), targets[rows])
+                grads = torch.autograd.grad(loss, values)
+                with torch.no_grad():
+                    for value, grad, anchor, velocity in zip(values, grads, anchors, velocities, strict=True):
+                        pull = mu * (value - anchor) + solver.weight_decay * value
+                        velocity.copy_(solver.momentum * velocity + grad + pull)
+                        value.copy_(value - solver.lr * velocity)
+        return {name: value.detach() for name, value in module.named_parameters()}
+
+    return train

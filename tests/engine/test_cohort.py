@@ -9,6 +9,7 @@ import torch
 from consilience.engine.cohort import Cohort, Job, LocalWork, failed_clients, sample_clients
 
 CPU = torch.device("cpu")
+TWO_EPOCHS = LocalWork(epochs=2, steps=None, batch_size=3)
 
 
 def job(client: int, count: int = 7, seed: int = 0, holdout: int = 3) -> Job:
@@ -16,7 +17,7 @@ def job(client: int, count: int = 7, seed: int = 0, holdout: int = 3) -> Job:
     return Job(0, seed, client, np.arange(begin, begin + count), np.arange(begin + 50, begin + 50 + holdout))
 
 
-def cohort(*jobs: Job, round_number: int = 0, work: LocalWork = LocalWork(2, None, 3)) -> Cohort:
+def cohort(*jobs: Job, round_number: int = 0, work: LocalWork = TWO_EPOCHS) -> Cohort:
     return Cohort(jobs, round_number, work, CPU)
 
 
@@ -53,7 +54,9 @@ def test_batches_do_not_depend_on_the_other_jobs(rows):
         assert visited(other, 0, rows) != expected
 
 
-@pytest.mark.parametrize(("rows", "times", "numbers"), [("train", 2, range(200, 207)), ("data", 1, range(200, 207))])
+@pytest.mark.parametrize(
+    ("rows", "times", "numbers"), [("train", 2, range(200, 207)), ("data", 1, range(200, 207))]
+)
 def test_training_visits_the_shard_every_epoch_and_the_data_pass_once(rows, times, numbers):
     seen = [row for *batch, _ in visited(cohort(job(2)), 0, rows) for row in batch]
     assert sorted(seen) == sorted([*numbers] * times)
@@ -88,15 +91,15 @@ AVAILABLE = np.array([1, 4, 5, 9, 12, 30, 31, 77])
 
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_sampled_clients_are_sorted_unique_and_seeded(count):
-    draws = [sample_clients(0, number, AVAILABLE, count).tolist() for number in range(20)]
+    draws = [sample_clients(0, number, AVAILABLE, count).tolist() for number in range(100)]
     for drawn in draws:
         assert drawn == sorted(set(drawn))
         assert len(drawn) == count
         assert set(drawn) <= set(AVAILABLE.tolist())
     assert len(set(map(tuple, draws))) > 1
     assert {client for drawn in draws for client in drawn} == set(AVAILABLE.tolist())
-    assert draws == [sample_clients(0, number, AVAILABLE, count).tolist() for number in range(20)]
-    assert draws != [sample_clients(1, number, AVAILABLE, count).tolist() for number in range(20)]
+    assert draws == [sample_clients(0, number, AVAILABLE, count).tolist() for number in range(100)]
+    assert draws != [sample_clients(1, number, AVAILABLE, count).tolist() for number in range(100)]
 
 
 @pytest.mark.parametrize("count", [8, 9, 1000])

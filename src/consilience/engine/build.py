@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from consilience import numbers, tree
-from consilience.algorithm import Algorithm, Setting
+from consilience.algorithm import Algorithm, Init, Setting
 from consilience.data.dataset import Dataset, Normalisation, normalisation
 from consilience.data.partition import Partition
 from consilience.engine.batches import Pool
@@ -29,7 +29,6 @@ from consilience.task import Task
 from consilience.topology import Topology
 from consilience.types import State
 
-Init = Literal["common", "different"]
 ExecutorName = Literal["auto", "batched", "sequential"]
 
 STATES_PER_JOB = 12
@@ -65,6 +64,11 @@ class Scene:
     def population(self) -> int:
         """The number of clients."""
         return len(next(iter(self.partitions.values())).shards)
+
+
+def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
+    """Say why a simulation would be refused, without making it."""
+    _refuse(scene, _task(scene), variants)
 
 
 def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:
@@ -159,9 +163,7 @@ def _pool(scene: Scene) -> Pool:
 
 def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Say why a method cannot work here, before anything is computed."""
-    graph = (
-        scene.topology.adjacency(scene.population, generator(scene.seeds[0], Purpose.TOPOLOGY)) is not None
-    )
+    graph = _replicas(scene, 1)[0].adjacency is not None
     for algorithm, solver in variants:
         setting = Setting(
             graph=graph,

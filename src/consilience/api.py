@@ -1,0 +1,42 @@
+"""The library from Python: one function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from consilience.algorithm import Algorithm
+from consilience.config import read_config
+from consilience.experiment import Listener, Result
+from consilience.experiment import run as run_experiment
+from consilience.run_folder import Existing, RunFolder
+
+Method = Algorithm | str | dict[str, Any]
+
+
+def run(
+    method: Method | Sequence[Method],
+    *,
+    out: str | Path | None = None,
+    existing: Existing = "refuse",
+    listener: Listener | None = None,
+    **settings: Any,
+) -> Result:
+    """Run one method, or compare several, and return what came out.
+
+    >>> result = run("fedavg", data="mnist-sample", clients=5, rounds=1, model={"name": "mlp", "hidden": [9]})
+    >>> result.accuracy > 0.1
+    True
+
+    Args:
+        method: An Algorithm, a name, a mapping as in a configuration file, or several of these.
+        out: Where to write the run's folder; by default nothing is written.
+        existing: What to do if the folder holds a run: refuse, overwrite, or resume it.
+        listener: Told about every round.
+        settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset, and
+            `model`, `partition`, `topology` and `solver` may be objects of this library.
+    """
+    config = read_config({**settings, "method": method}, "run")
+    folder = None if out is None else RunFolder(Path(out) / config.name)
+    return run_experiment(config, folder=folder, existing=existing, listener=listener)

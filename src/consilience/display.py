@@ -1,0 +1,156 @@
+"""What a person sees: progress while a run goes on, and tables at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from consilience.config import Config
+from consilience.data import load
+from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
+from consilience.experiment import Arm, Listener, Result, split
+from consilience.report.bubbles import bubble_plot
+from consilience.report.table import comparison_table, human_bytes
+from consilience.run_folder import PLOT
+
+
+def console() -> Console:
+    """Standard output; wide enough for tables where it is not a terminal."""
+    found = Console()
+    return found if found.is_terminal else Console(width=120)
+
+
+def display() -> Listener:
+    """A live display on a terminal, else one plain line a round."""
+    screen = console()
+    return LiveDisplay(screen) if screen.is_terminal else PlainDisplay()
+
+
+class _Clock(Listener):
+    """Knows how far the run is."""
+
+    def start(self, arms: list[Arm]) -> None:
+        self.total = sum(arm.config.rounds for arm in arms)
+        self.done = 0
+        self.begin = time.monotonic()
+        self.bytes = 0
+
+    def status(self, arm: Arm, lines: list[dict[str, Any]]) -> str:
+        """One line about a round."""
+        self.done += 1
+        self.bytes += sum(line["bytes_up"] + line["bytes_down"] for line in lines)
+        accuracies = [line["test_accuracy"] for line in lines if line.get("test_accuracy") is not None]
+        losses = [line["train_loss"] for line in lines if line["train_loss"] is not None]
+        seconds = max(lines[0]["seconds"], 1e-9)
+        facts = [
+            f"{arm.setting} {arm.choice.label}",
+            f"round {lines[0]['round']}/{arm.config.rounds}",
+            f"accuracy {100 * fmean(accuracies):.2f} %" if accuracies else "",
+            f"loss {fmean(losses):.4f}" if losses else "",
+            f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
+            human_bytes(self.bytes),
+            f"{self.left():.0f} s left",
+        ]
+        dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
+        return "  ".join(filter(None, facts)) + (f"  dropped {', '.join(dropped)}" if dropped else "")
+
+    def left(self) -> float:
+        """Seconds that the rest will take if rounds go on as they went."""
+        return (time.monotonic() - self.begin) / max(self.done, 1) * (self.total - self.done)
+
+
+class PlainDisplay(_Clock):
+    """One line a round."""
+
+    def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        print(self.status(arm, lines), flush=True)
+
+
+class LiveDisplay(_Clock):
+    """A bar for every method of every setting."""
+
+    def __init__(self, screen: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.fields[label]}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            console=screen,
+        )
+        self._bars: dict[str, TaskID] = {}
+
+    def start(self, arms: list[Arm]) -> None:
+        super().start(arms)
+        for arm in arms:
+            self._bars[arm.name] = self._progress.add_task(
+                "", label=arm.name, status="", total=arm.config.rounds, start=False
+            )
+        self._progress.start()
+
+    def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        bar = self._bars[arm.name]
+        self._progress.start_task(bar)
+        status = self.status(arm, lines).removeprefix(arm.name).strip()
+        self._progress.update(bar, completed=lines[0]["round"], status=status)
+
+    def finish(self) -> None:
+        self._progress.stop()
+
+
+def show_result(result: Result, targets: Sequence[float]) -> None:
+    """The comparison, and where the files are."""
+    screen = console()
+    screen.print(comparison_table(result.summaries, targets))
+    if result.path is not None:
+        print(f"results: {result.path}")
+        print(f"plot: {result.path / PLOT}")
+    print(f"digest: {result.digest}")
+
+
+def show_partitions(config: Config) -> None:
+    """How the data of every setting and seed are split: measures, a hash and a plot."""
+    screen = console()
+    for setting, one in config.settings():
+        dataset = one.data.own or load(one.data.name)
+        labels = dataset.targets.numpy()
+        table = Table(title=f"{setting}: {one.partition.name}, {one.population} clients of {one.data.name}")
+        for column in (
+            "seed",
+            "smallest",
+            "median",
+            "largest",
+            "dropped",
+            "label distance",
+            "classes a client",
+        ):
+            table.add_column(column, justify="right")
+        table.add_column("size Gini", justify="right")
+        table.add_column("hash")
+        parts = split(one, dataset)
+        for seed, part in parts.items():
+            sizes = [len(rows) for rows in part.shards]
+            table.add_row(
+                str(seed),
+                str(min(sizes)),
+                f"{np.median(sizes):g}",
+                str(max(sizes)),
+                str(part.dropped),
+                f"{label_distance(labels, part.shards, dataset.classes):.3f}",
+                f"{effective_classes(labels, part.shards, dataset.classes):.2f}",
+                f"{quantity_gini(sizes):.3f}",
+                str(part.manifest()["sha256"])[:12],
+            )
+        screen.print(table)
+        first = parts[one.seeds[0]]
+        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
+        bubble_plot(class_counts(labels, first.shards, dataset.classes), path, title)
+        print(f"plot: {path}")

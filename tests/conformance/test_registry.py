@@ -1,0 +1,52 @@
+"""Every method of the registry, with its default options and with others, has every property."""
+
+from __future__ import annotations
+
+import pytest
+
+from consilience.algorithm import Algorithm
+from consilience.algorithms.dechw import DecHW, DecHWStar
+from consilience.algorithms.fagh import FAGH
+from consilience.algorithms.fedavg import FedAvg
+from consilience.algorithms.fedcurv import FedCurv
+from consilience.algorithms.fedprox import FedProx
+from consilience.algorithms.hwa import HWA
+from consilience.algorithms.scaffold import Scaffold
+from consilience.algorithms.swa import SWA
+from consilience.method import Composed
+from consilience.objectives.base import Objective
+from consilience.objectives.proximal import Proximal
+from consilience.registry import METHODS
+from consilience.rules.by_data import ByData
+from consilience.rules.hessian_weighted import HessianWeighted
+from consilience.server_steps.relax import Relax
+from consilience.testing import PROPERTIES, Property, check_property, prepare
+
+CASES: dict[str, Algorithm] = {
+    **{name: method() for name, method in METHODS.items()},
+    "fedavg-uniform": FedAvg("uniform"),
+    "fedprox-zero": FedProx(mu=0.0),
+    "fedcurv-zero": FedCurv(strength=0.0),
+    "fedcurv-uncapped": FedCurv(strength=0.1, stiffness=None, fisher="batch_mean"),
+    "scaffold-I": Scaffold("I", server_lr=0.5),
+    "hwa-last2-split": HWA("last2", "client_split", norm_scope="tensor"),
+    "hwa-all-printed": HWA("all", "as_printed", "ggn", norm_scope="model"),
+    "fagh-bias0": FAGH(row_index="bias0", curvature="as_printed"),
+    "fagh-max_diag": FAGH(row_index="max_diag"),
+    "swa-renyi0.5": SWA("renyi0.5"),
+    "swa-printed": SWA("renyi2", "as_printed", standardise=True),
+    "swa-raw": SWA(sign="raw", standardise=True),
+    "dechw-released": DecHW("released"),
+    "dechw-ema": DecHW(accumulate="ema", beta=0.5),
+    "dechw*-average": DecHWStar(until=1),
+    "dechw*-freeze": DecHWStar(until=1, mode="freeze"),
+    "dechw*-freeze-released": DecHWStar(until=1, mode="freeze", preset="released"),
+    "proximal-hessian": Composed(Proximal(mu=0.1), HessianWeighted("all", kind="batch_sum")),
+    "rollback-relax": Composed(Objective("rollback"), ByData(), Relax(0.5)),
+}
+
+
+@pytest.mark.parametrize("one", PROPERTIES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("case", CASES)
+def test_method_has_property(case: str, one: Property) -> None:
+    check_property(one, prepare(CASES[case]))
