@@ -35,7 +35,8 @@ def merge_buffers(stacked: Params, weights: Tensor) -> Params:
             merged[name] = weighted_sum(value, weights).to(value.dtype)
         else:
             heard = (weights > 0).reshape(-1, *[1] * (value.ndim - 1))
-            merged[name] = torch.where(heard, value, torch.iinfo(value.dtype).min).amax(0)
+            lowest = False if value.dtype == torch.bool else torch.iinfo(value.dtype).min
+            merged[name] = torch.where(heard, value, lowest).amax(0)
     return merged
 
 

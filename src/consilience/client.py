@@ -86,29 +86,34 @@ class Client:
         skeleton, objective_numbers = numbers.split(objective)
         step = TrainStep(self.task, solver, skeleton)
         extras = tree.join(context or {}, {"solver": solver_numbers, "objective": objective_numbers})
-        start = {"params": model["params"], "buffers": model["buffers"]}
         zero = self.samples.new_zeros(())
-        carry = {**start, **self.solver.init(model["params"]), "tally": {"loss": zero, "rows": zero}}
+        carry = {
+            **_weights(model),
+            **self.solver.init(model["params"]),
+            "tally": {"loss": zero, "rows": zero},
+        }
         if objective.early_stop == "never":
-            carry = self.fold(step, carry, extras, "train")
-        else:
-            carry = self._train_until_worse(step, carry, extras, rollback=objective.early_stop == "rollback")
-        return Trained({"params": carry["params"], "buffers": carry["buffers"]}, self.steps)
+            return Trained(_weights(self.fold(step, carry, extras, "train")), self.steps)
+        return self._train_until_worse(step, carry, extras, rollback=objective.early_stop == "rollback")
 
-    def _train_until_worse(self, step: Step, carry: State, extras: State, *, rollback: bool) -> State:
+    def _train_until_worse(self, step: Step, carry: State, extras: State, *, rollback: bool) -> Trained:
         """Epoch by epoch; the first one that raises the held-out loss is the last."""
-        start = {"params": carry["params"], "buffers": carry["buffers"]}
+        start, blank = _weights(carry), carry["tally"]
+        steps = torch.zeros_like(self.steps)
         running = torch.ones_like(self.samples, dtype=torch.bool)
         previous = torch.full_like(self.samples, torch.inf)
         for epoch in range(self.epochs):
-            carry = tree.where(running, self.fold(step, carry, extras, "train", epoch), carry)
+            # What a client that has stopped still computes here is thrown away.
+            after = self.fold(step, {**carry, "tally": blank}, extras, "train", epoch)
+            carry = tree.where(running, after, carry)
+            steps = steps + running * self.steps / self.epochs
             loss = self.holdout_loss(carry)
             rose = running & ((loss > previous) | (loss == 0))
             if rollback:
                 carry = {**carry, **tree.where(rose, start, carry)}
             running = running & ~rose
             previous = loss
-        return carry
+        return Trained(_weights(carry), steps)
 
     def holdout_loss(self, model: State) -> Tensor:
         """The mean loss on the client's held-out data (NaN where it has none)."""

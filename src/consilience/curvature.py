@@ -18,6 +18,7 @@ use a closed form from layer inputs and output gradients (one backward pass); ot
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -218,14 +219,15 @@ def _patches(module: nn.Conv2d, inputs: Tensor) -> Tensor:
 def _closed_form_layers(task: Task, batch: Batch, names: tuple[str, ...]) -> dict[str, nn.Module]:
     """The layers among the named parameters for which the closed form holds, whole layers only."""
     modules = dict(task.skeleton.named_modules())
+    uses = Counter(id(p) for _, p in task.skeleton.named_parameters(remove_duplicate=False))
     shapes = task.output_shapes(batch.inputs.shape)
-    wanted = set(names)
     layers: dict[str, nn.Module] = {}
     for layer in dict.fromkeys(name.rpartition(".")[0] for name in names):
-        module = modules[layer]
-        whole = all(f"{layer}.{name}" in wanted for name, _ in module.named_parameters())
-        flat = isinstance(module, nn.Linear) and len(shapes.get(layer, ())) == 2
-        if whole and (flat or (layer in shapes and _is_plain_convolution(module))):
+        module, shape = modules[layer], shapes.get(layer, torch.Size())
+        own = all(f"{layer}.{name}" in names and uses[id(p)] == 1 for name, p in module.named_parameters())
+        per_row = shape[:1] == batch.inputs.shape[:1]
+        flat = isinstance(module, nn.Linear) and len(shape) == 2
+        if own and per_row and (flat or _is_plain_convolution(module)):
             layers[layer] = module
     return layers
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from consilience.errors import UserError
+
 ROWS = "rows"  # buffer of RowBatchNorm: [batch] 1 for rows that count
 KEY = "key"  # buffer of KeyedDropout: 0-d int64
 
@@ -24,7 +26,7 @@ class RowBatchNorm(nn.Module):
     def __init__(self, plain: _BatchNorm) -> None:
         super().__init__()
         if plain.running_mean is None:
-            raise ValueError("batch normalisation without running statistics is not supported")
+            raise UserError("batch normalisation without running statistics is not supported")
         self.eps, self.momentum = plain.eps, plain.momentum
         self.weight, self.bias = plain.weight, plain.bias
         self.running_mean: Tensor
@@ -69,6 +71,7 @@ class KeyedDropout(nn.Module):
     def __init__(self, probability: float, whole_channels: bool, layer: int) -> None:
         super().__init__()
         self.probability, self.whole_channels, self.layer = probability, whole_channels, layer
+        self.calls = 0  # within one forward pass of the model, which sets it to 0 before
         self.key: Tensor
         self.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
 
@@ -79,7 +82,9 @@ class KeyedDropout(nn.Module):
         if self.probability >= 1:
             return torch.zeros_like(x)
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else x.shape
-        kept = keyed_bits(self.key, self.layer, shape, x.device) >= int((self.probability - 0.5) * 2**32)
+        bits = keyed_bits(self.key, 1000 * self.calls + self.layer, shape, x.device)
+        self.calls += 1  # a layer that is used again draws again
+        kept = bits >= int((self.probability - 0.5) * 2**32)
         return x * kept.to(x.dtype) / (1 - self.probability)
 
 
@@ -100,14 +105,28 @@ def _mix(x: Tensor) -> Tensor:
 
 def convert(module: nn.Module) -> nn.Module:
     """A copy of a module with torch's batch normalisation and dropout layers replaced by those above."""
-    module = copy.deepcopy(module)
-    wrapper = nn.ModuleList([module])  # so that the root itself can be replaced
-    layer = 0
+    wrapper = nn.ModuleList([copy.deepcopy(module)])  # so that the root itself can be replaced
+    replaced: dict[int, nn.Module] = {}  # a layer that is used in two places stays one layer
+    dropouts = 0
     for parent in list(wrapper.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, _BatchNorm):
-                setattr(parent, name, RowBatchNorm(child))
+        for name, child in parent._modules.items():
+            if isinstance(child, _BatchNorm) and id(child) not in replaced:
+                replaced[id(child)] = RowBatchNorm(child)
             elif isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-                layer += 1
-                setattr(parent, name, KeyedDropout(child.p, not isinstance(child, nn.Dropout), layer))
+                dropouts += 1
+                whole_channels = not isinstance(child, nn.Dropout)
+                replaced.setdefault(id(child), KeyedDropout(child.p, whole_channels, dropouts))
+            if id(child) in replaced:
+                parent._modules[name] = replaced[id(child)]
     return wrapper[0]
+
+
+def skeleton(module: nn.Module) -> nn.Module:
+    """A copy of a module without memory for its tensors (on the meta device); shared tensors stay shared."""
+    memo: dict[int, object] = {}
+    for parameter in module.parameters():
+        blank = torch.empty_like(parameter, device="meta")
+        memo[id(parameter)] = nn.Parameter(blank, requires_grad=parameter.requires_grad)
+    for buffer in module.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(module, memo)

@@ -72,6 +72,10 @@ class Adam(Solver):
 
     def __post_init__(self) -> None:
         check_non_negative(self, "lr", "beta1", "beta2", "epsilon", "weight_decay")
+        if not (self.beta1 < 1 and self.beta2 < 1):
+            raise UserError(
+                f"solver adam: beta1 and beta2 must be below 1, not {self.beta1} and {self.beta2}"
+            )
 
     def init(self, params: Params) -> State:
         some = next(iter(params.values()))

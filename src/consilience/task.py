@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +12,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from consilience.modules import KEY, ROWS, convert
+from consilience.models.spec import Classifier
+from consilience.modules import KEY, ROWS, KeyedDropout, RowBatchNorm, convert, skeleton
 from consilience.types import Batch, Params, State
+
+PREFIX = "module."  # names inside the wrapper that also gives features
 
 
 class Output(NamedTuple):
@@ -39,24 +41,20 @@ class Task:
     """Classification with one architecture.
 
     Args:
-        module: Any module from inputs to logits. One with `features(x)` and `head` (as all models of
-            this library) also gives its features; another gives its logits as features.
+        module: Any module from inputs to logits. A Classifier, as all models of this library are, also
+            gives its features; another gives its logits as features.
         dtype: The floating type of parameters and inputs.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
         self.dtype = dtype
         converted = convert(module).to(dtype=dtype)
-        # Skeletons on the meta device: a task is structure, and structure needs no memory.
-        self._training = _WithFeatures(copy.deepcopy(converted).to("meta")).train()
-        self._evaluating = _WithFeatures(copy.deepcopy(converted).to("meta")).eval()
-        self._ambient = {
-            name: name.rpartition(".")[2]
-            for name, _ in self._evaluating.named_buffers()
-            if name.rpartition(".")[2] in (ROWS, KEY)
-        }
-        self._prefix = "module."
-        self.has_features = isinstance(getattr(module, "head", None), nn.Module)
+        # Skeletons: a task is structure, and structure needs no memory.
+        self._training = _WithFeatures(skeleton(converted)).train()
+        self._evaluating = _WithFeatures(skeleton(converted)).eval()
+        self._ambient = _ambient(self._evaluating)
+        self._dropouts = [layer for layer in self._training.modules() if isinstance(layer, KeyedDropout)]
+        self.has_features = isinstance(module, Classifier)
         self._output_shapes: dict[torch.Size, dict[str, torch.Size]] = {}
 
     @property
@@ -67,7 +65,7 @@ class Task:
     def weights_of(self, module: nn.Module) -> State:
         """The parameters and buffers of a module of this architecture."""
         converted = convert(module).to(dtype=self.dtype)
-        ambient = {name.removeprefix(self._prefix) for name in self._ambient}
+        ambient = {name.removeprefix(PREFIX) for name in self._ambient}
         return {
             "params": {name: value.detach().clone() for name, value in converted.named_parameters()},
             "buffers": {
@@ -77,18 +75,21 @@ class Task:
 
     def forward(self, model: State, batch: Batch, *, training: bool) -> Output:
         """One forward pass; neither the weights nor the batch are changed."""
-        given = {"rows": batch.weight, "key": batch.key}
-        tensors = {self._prefix + name: value for name, value in model["params"].items()}
-        tensors |= {self._prefix + name: value for name, value in model["buffers"].items()}
+        given = {ROWS: batch.weight, KEY: batch.key}
+        tensors = {PREFIX + name: value for name, value in model["params"].items()}
+        # A module may change a buffer in place; the caller's must stay as it is.
+        tensors |= {PREFIX + name: v.clone() if training else v for name, v in model["buffers"].items()}
         tensors |= {name: given[kind] for name, kind in self._ambient.items()}
         module = self._training if training else self._evaluating
+        for layer in self._dropouts:
+            layer.calls = 0
         # functional_call writes buffers that the module reassigned back into `tensors`.
         features, logits = functional_call(module, tensors, (batch.inputs,))
-        buffers = {name: tensors[self._prefix + name] for name in model["buffers"]}
+        buffers = {name: tensors[PREFIX + name] for name in model["buffers"]}
         return Output(features, logits, buffers)
 
     def output_shapes(self, inputs: torch.Size) -> dict[str, torch.Size]:
-        """The output shapes of the layers with weights that run exactly once, for inputs of a shape.
+        """The output shapes of linear and convolutional layers that run exactly once, for inputs of a shape.
 
         Found by a pass on the meta device (no arithmetic), once for each input shape.
         """
@@ -134,12 +135,21 @@ class _WithFeatures(nn.Module):
         self.module = module
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        head = getattr(self.module, "head", None)
-        if isinstance(head, nn.Module):
-            features = self.module.features(inputs)  # type: ignore[operator]
-            return features, head(features)
+        if isinstance(self.module, Classifier):
+            features = self.module.features(inputs)
+            return features, self.module.head(features)
         logits = self.module(inputs)
         return logits, logits
+
+
+def _ambient(module: nn.Module) -> dict[str, str]:
+    """Full names of the buffers that say which rows count and what the key is."""
+    kinds = {RowBatchNorm: ROWS, KeyedDropout: KEY}
+    return {
+        f"{name}.{kinds[type(layer)]}": kinds[type(layer)]
+        for name, layer in module.named_modules(remove_duplicate=False)
+        if type(layer) in kinds
+    }
 
 
 def mean_loss(losses: Tensor, weight: Tensor) -> Tensor:

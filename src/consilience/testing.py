@@ -66,6 +66,7 @@ class Subject:
     module: Module
     topologies: tuple[Topology, ...]
     holdout: bool
+    features: bool
     device: torch.device
 
     def refusal(self, algorithm: Algorithm, solver: Solver, topology: Topology) -> str | None:
@@ -76,7 +77,7 @@ class Subject:
                 solver=solver,
                 epochs=WORK.epochs,
                 holdout=self.holdout,
-                features=Task(self.module()).has_features,
+                features=self.features,
                 failures=False,
             )
         )
@@ -116,13 +117,13 @@ def prepare(
 
     The setting is the first that the method accepts in as many topologies as it ever does.
     """
+    build = module or perceptron
+    features = Task(build()).has_features
     subjects: list[Subject] = []
     reasons: set[str] = set()
     for holdout in (False, True):
         for chosen in SOLVERS if solver is None else (solver,):
-            every = Subject(
-                algorithm, chosen, module or perceptron, TOPOLOGIES, holdout, torch.device(device)
-            )
+            every = Subject(algorithm, chosen, build, TOPOLOGIES, holdout, features, torch.device(device))
             refusals = {topology: every.refusal(algorithm, chosen, topology) for topology in TOPOLOGIES}
             accepted = tuple(topology for topology, reason in refusals.items() if reason is None)
             subjects.append(dataclasses.replace(every, topologies=accepted))
@@ -528,12 +529,12 @@ def replicas_do_not_touch(subject: Subject) -> None:
 
 
 def _variants(subject: Subject) -> list[tuple[Algorithm, Solver]]:
-    """The subject, and it with each of its floats changed in turn."""
+    """The subject, with each of its floats changed in turn, and with another learning rate."""
     algorithm, solver = subject.algorithm, subject.solver
     return [
         (algorithm, solver),
         *((nudged, solver) for nudged in _nudged(algorithm)),
-        *((algorithm, nudged) for nudged in _nudged(solver)),
+        (algorithm, dataclasses.replace(cast(Any, solver), lr=1.1 * solver.lr)),
     ]
 
 
@@ -541,15 +542,17 @@ def _nudged(part: Part) -> Iterator[Part]:
     """A part with each of its floats changed in turn, at any depth."""
     for entry in dataclasses.fields(cast(Any, part)):
         value = getattr(part, entry.name)
+        choices: list[Any] = []
         if numbers.is_part(value):
-            yield from (
-                dataclasses.replace(cast(Any, part), **{entry.name: inner}) for inner in _nudged(value)
-            )
+            choices = [[inner] for inner in _nudged(value)]
         elif isinstance(value, float):
-            yield from _first_allowed(part, entry.name, (1.1 * value or 0.1, 0.9 * value))
+            choices = [[1.1 * value or 0.1, 0.9 * value]]
+        for values in choices:
+            yield from _first_allowed(part, entry.name, values)
 
 
-def _first_allowed(part: Part, name: str, values: Sequence[float]) -> list[Part]:
+def _first_allowed(part: Part, name: str, values: Sequence[Any]) -> list[Part]:
+    """The part with the first of some values for a field that it does not refuse."""
     for value in values:
         with contextlib.suppress(ValueError):
             return [dataclasses.replace(cast(Any, part), **{name: value})]
@@ -629,7 +632,7 @@ def bad_uploads_are_dropped(subject: Subject) -> None:
     """A client with non-finite results is named and not heard; if all are, hub and memories stay."""
     bad = 2
     good = [client for client in range(len(SIZES)) if client != bad]
-    for topology in subject.topologies:
+    for topology in subject.topologies[:2]:
         without, found = (_simulation(subject, _Layout(topology, lanes=2)) for _ in range(2))
         _play(without, rounds=1)
         before = _play(found, rounds=1)[0]
@@ -679,7 +682,7 @@ def _assert_dropped(record: Record, clients: Sequence[int]) -> None:
 
 def runs_repeat_bit_for_bit(subject: Subject) -> None:
     """Two identical runs in float32, all clients at once, give the same bits."""
-    for topology in subject.topologies:
+    for topology in subject.topologies[:2]:
         layout = _Layout(topology, dtype=torch.float32, lanes=3)
         first, second = (_play(_simulation(subject, layout), rounds=2)[0] for _ in range(2))
         _assert_same(first, second, f"in a second run ({topology.name})")

@@ -73,7 +73,7 @@ class Ring(Topology):
     nodes: int | None = None
 
     def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
-        graph: nx.Graph[int] = nx.cycle_graph(nodes)
+        graph: nx.Graph[int] = nx.cycle_graph(nodes) if nodes > 1 else nx.empty_graph(1)
         return graph
 
 
@@ -96,8 +96,8 @@ class ErdosRenyi(Topology):
     """Every edge with probability p, drawn again until connected."""
 
     name: ClassVar[str] = "erdos_renyi"
-    nodes: int | None = None
     p: float = 0.2
+    nodes: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.p <= 1:
@@ -121,8 +121,8 @@ class BarabasiAlbert(Topology):
     """Every new node attaches to m old ones, preferably well connected ones."""
 
     name: ClassVar[str] = "barabasi_albert"
-    nodes: int | None = None
     m: int = 5
+    nodes: int | None = None
 
     def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
         if not 1 <= self.m < nodes:

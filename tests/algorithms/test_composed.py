@@ -49,7 +49,9 @@ def test_a_proximal_objective_with_hwas_rule_equals_both_by_hand(scene, play):
         importance.append(diagonal / diagonal.norm())
     total = sum(importance)
     shares = torch.tensor([5 / 16, 3 / 16, 8 / 16], dtype=torch.float64)
-    expected = {name: torch.tensordot(shares, torch.stack([m[name] for m in trained]), 1) for name in trained[0]}
+    expected = {
+        name: torch.tensordot(shares, torch.stack([m[name] for m in trained]), 1) for name in trained[0]
+    }
     outputs = [torch.cat([m["2.weight"], m["2.bias"][:, None]], 1) for m in trained]
     weighed = sum(r / total * w for r, w in zip(importance, outputs, strict=True))
     expected |= {"2.weight": weighed[:, :-1], "2.bias": weighed[:, -1]}
@@ -135,7 +137,7 @@ def test_parts_whose_states_clash_are_refused_by_name(scene, play, parts, state)
 
 
 def test_a_composition_is_refused_where_one_of_its_parts_is(scene, play):
-    with pytest.raises(UserError, match="composed: .* not defined on a graph"):
+    with pytest.raises(UserError, match=r"composed: .* not defined on a graph"):
         play(replace(scene(), topology=Ring()), Composed(ControlVariates(), HessianWeighted()))
 
 

@@ -1,4 +1,4 @@
-"""DecHetero and DecHomo, FedAvg on a graph: section 8.1 of the algorithm reference, and its tests' numbers."""
+"""DecHetero and DecHomo: section 8.1 of the algorithm reference; numbers are those of its tests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_consensus_is_a_fixed_point_bit_for_bit(scene, play):
 # 4
 @pytest.mark.parametrize("topology", [Ring(), Line(), ErdosRenyi(p=0.5)])
 def test_without_training_a_connected_graph_converges_to_consensus(scene, play, topology):
-    still = replace(scene(sizes=(7, 3, 10, 4, 5), epochs=1, batch_size=100), topology=topology, init="different")
+    still = replace(
+        scene(sizes=(7, 3, 10, 4, 5), epochs=1, batch_size=100), topology=topology, init="different"
+    )
     simulation = play(still, FedAvg(), 0, STILL)
     start = simulation.hub["params"]["0.weight"].std(1).max()
     for _ in range(60):

@@ -92,14 +92,20 @@ def test_a_vanishing_pivot_takes_the_row_out_of_the_step(system):
 @pytest.mark.xfail(strict=True, reason="beta ** (integer counter) is float32, so the bias correction is, too")
 def test_in_the_first_round_the_averages_are_the_gradient_and_the_row(scene, play):
     """So that the betas do not matter then."""
-    steps = [start_and_step(play(scene(), FAGH(rho=0.3, beta1=b1, beta2=b2), 0))[1] for b1, b2 in ((0, 0), (0.9, 0.99))]
+    steps = [
+        start_and_step(play(scene(), FAGH(rho=0.3, beta1=b1, beta2=b2), 0))[1]
+        for b1, b2 in ((0, 0), (0.9, 0.99))
+    ]
     assert_close(*steps, rtol=1e-10, atol=1e-12)
 
 
 # 3
 def test_and_so_they_are_in_single_precision(scene, play):
     where = scene(dtype=torch.float32)
-    steps = [start_and_step(play(where, FAGH(rho=0.3, beta1=b1, beta2=b2), 0))[1] for b1, b2 in ((0, 0), (0.9, 0.99))]
+    steps = [
+        start_and_step(play(where, FAGH(rho=0.3, beta1=b1, beta2=b2), 0))[1]
+        for b1, b2 in ((0, 0), (0.9, 0.99))
+    ]
     assert_close(*steps, rtol=1e-4, atol=1e-6)
 
 
@@ -150,12 +156,16 @@ def test_max_diag_is_the_coordinate_of_the_largest_curvature(scene, play):
 @pytest.mark.parametrize("rho", [0.5, 0.01])
 def test_a_negative_pivot_turns_uphill_unless_guarded(scene, play, rho):
     """The guard takes its absolute value, so that the step always goes down along the gradient."""
-    where = replace(scene(sizes=(9,)), build=lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)))
+    where = replace(
+        scene(sizes=(9,)), build=lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+    )
     gradient, hessian = derivatives(where, tree.index(play(where, NEWTON, 0).hub, 0)["params"])
     negative = int(hessian.diagonal()[:24].argmin())
     assert hessian[negative, negative] < 0
     method = replace(NEWTON, rho=rho, row_index=negative)
-    guarded, printed = (start_and_step(play(where, replace(method, curvature=c), 0))[1] for c in ("abs", "as_printed"))
+    guarded, printed = (
+        start_and_step(play(where, replace(method, curvature=c), 0))[1] for c in ("abs", "as_printed")
+    )
     assert guarded @ gradient > 0
     pivot, row = hessian[negative, negative], hessian[negative]
     dense = torch.outer(row, row) / pivot + rho * torch.eye(len(row), dtype=torch.float64)
@@ -218,5 +228,5 @@ def test_refusals(scene, play):
         play(replace(scene(), build=lambda: nn.Linear(6, 3, bias=False)), FAGH(row_index="bias0"))
     with pytest.raises(UserError, match="rho must be above 0, not 0"):
         FAGH(rho=0.0)
-    with pytest.raises(UserError, match="fagh: .* not defined on a graph"):
+    with pytest.raises(UserError, match=r"fagh: .* not defined on a graph"):
         play(replace(scene(), topology=Ring()), FAGH())

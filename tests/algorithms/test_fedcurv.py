@@ -176,5 +176,5 @@ def test_a_sweep_over_strengths_may_include_none(scene, play):
 
 
 def test_is_refused_on_a_graph(scene, play):
-    with pytest.raises(UserError, match="fedcurv: .* not defined on a graph"):
+    with pytest.raises(UserError, match=r"fedcurv: .* not defined on a graph"):
         play(replace(scene(), topology=Ring()), FedCurv())

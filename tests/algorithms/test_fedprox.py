@@ -19,7 +19,9 @@ from consilience.solver import SGD
 def quadratic():
     """Random H > 0, a and w of `F(v) = (v - a)' H (v - a) / 2`, started from w."""
     random = torch.Generator().manual_seed(0)
-    root, a, w = (torch.randn(*shape, generator=random, dtype=torch.float64) for shape in ((5, 5), (5,), (5,)))
+    root, a, w = (
+        torch.randn(*shape, generator=random, dtype=torch.float64) for shape in ((5, 5), (5,), (5,))
+    )
     return root @ root.T + 0.1 * torch.eye(5, dtype=torch.float64), a, w
 
 
@@ -78,5 +80,5 @@ def test_bytes_are_those_of_fedavg(scene, play):
 
 
 def test_a_negative_pull_is_refused():
-    with pytest.raises(UserError, match="mu must be at least 0, not -0.1"):
+    with pytest.raises(UserError, match=r"mu must be at least 0, not -0\.1"):
         Proximal(mu=-0.1)

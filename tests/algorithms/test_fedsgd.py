@@ -48,5 +48,5 @@ def test_normalisation_statistics_move_travel_and_are_averaged(scene, play):
 
 
 def test_is_refused_on_a_graph(scene, play):
-    with pytest.raises(UserError, match="fedsgd: .* not defined on a graph"):
+    with pytest.raises(UserError, match=r"fedsgd: .* not defined on a graph"):
         play(replace(scene(), topology=Ring()), FedSGD())

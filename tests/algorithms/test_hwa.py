@@ -118,7 +118,11 @@ def test_alone_normalised_is_the_identity_and_as_printed_is_not(scene, play):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("layers", "hidden"),
-    [("output", ("0.weight", "0.bias", "2.weight", "2.bias")), ("last2", ("0.weight", "0.bias")), ("all", ())],
+    [
+        ("output", ("0.weight", "0.bias", "2.weight", "2.bias")),
+        ("last2", ("0.weight", "0.bias")),
+        ("all", ()),
+    ],
 )
 def test_hidden_layers_are_fedavgs_bit_for_bit(scene, play, dtype, layers, hidden):
     where = scene(module="deep", dtype=dtype)
@@ -169,8 +173,12 @@ def test_curvature_is_that_of_the_trained_model_on_the_training_data(scene, play
         shards = tuple(shard if k == client else shard[:0] for k, shard in enumerate(part.shards))
         alone = replace(where, partitions={0: replace(part, shards=shards)})
         model = tree.index(play(alone, FedAvg(), 1).hub, 0)["params"]
-        inputs, targets = (t[torch.from_numpy(shards[client])] for t in (where.dataset.inputs, where.dataset.targets))
-        delta = (inputs @ model["weight"].T + model["bias"]).softmax(-1) - torch.nn.functional.one_hot(targets, 3)
+        inputs, targets = (
+            t[torch.from_numpy(shards[client])] for t in (where.dataset.inputs, where.dataset.targets)
+        )
+        delta = (inputs @ model["weight"].T + model["bias"]).softmax(-1) - torch.nn.functional.one_hot(
+            targets, 3
+        )
         diagonal = torch.cat([(delta**2).T @ inputs**2, (delta**2).sum(0)[:, None]], 1)
         trained.append(torch.cat([model["weight"], model["bias"][:, None]], 1))
         importance.append(diagonal / diagonal.norm())

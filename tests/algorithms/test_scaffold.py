@@ -84,7 +84,7 @@ def test_one_full_batch_step_is_gradient_descent_on_the_mean_of_the_clients(scen
 
 # 4
 def test_on_quadratics_it_finds_the_global_optimum_and_fedavg_does_not():
-    """Three clients `(y - a)' H (y - a) / 2`, ten full-gradient steps a round, through the objective itself."""
+    """Three clients `(y - a)' H (y - a) / 2`, ten full-gradient steps a round, by the objective itself."""
     random = torch.Generator().manual_seed(0)
     hessians = torch.diag_embed(0.2 + torch.rand(3, 4, generator=random, dtype=torch.float64))
     centres = torch.randn(3, 4, generator=random, dtype=torch.float64)
@@ -193,5 +193,5 @@ def test_two_models_travel_each_way(scene, play):
 
 
 def test_is_refused_on_a_graph(scene, play):
-    with pytest.raises(UserError, match="scaffold: .* not defined on a graph"):
+    with pytest.raises(UserError, match=r"scaffold: .* not defined on a graph"):
         play(replace(scene(), topology=Ring()), Scaffold())

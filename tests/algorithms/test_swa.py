@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -30,7 +32,13 @@ CPU = torch.device("cpu")
 def models():
     """Four clients' models with a convolution, normalisation and an output layer, skewed weights, float32."""
     random = torch.Generator().manual_seed(0)
-    shapes = {"conv.weight": (6, 1, 3, 3), "norm.weight": (6,), "norm.bias": (6,), "out.weight": (3, 24), "out.bias": (3,)}
+    shapes = {
+        "conv.weight": (6, 1, 3, 3),
+        "norm.weight": (6,),
+        "norm.bias": (6,),
+        "out.weight": (3, 24),
+        "out.bias": (3,),
+    }
     return {name: torch.randn(4, *shape, generator=random).exp() - 1 for name, shape in shapes.items()}
 
 
@@ -84,7 +92,9 @@ def test_the_distance_grows_with_the_seventh_power_of_the_scale(samples, factor)
 def test_standardised_the_scale_of_a_client_does_not_matter(samples, distance):
     equal = torch.full((5,), 0.2, dtype=torch.float64)
     scaled = samples * torch.tensor([0.01, 0.5, 1.0, 3.0, 50.0], dtype=torch.float64)[:, None]
-    weights = [Gaussianity(distance, standardise=True).coefficients(rows, equal) for rows in (samples, scaled)]
+    weights = [
+        Gaussianity(distance, standardise=True).coefficients(rows, equal) for rows in (samples, scaled)
+    ]
     assert_close(*weights, rtol=1e-6, atol=1e-9)
 
 
@@ -99,7 +109,7 @@ def test_a_gaussian_has_no_divergence_from_itself(order):
 def test_the_divergence_does_not_fall_with_its_order(counts):
     p = torch.tensor(counts, dtype=torch.float64) / sum(counts)
     ordered = [renyi(p, gaussian_mass(CPU), order).item() for order in (0, 0.5, 1, 2)]
-    assert all(low <= high + 1e-9 for low, high in zip(ordered, ordered[1:], strict=False))
+    assert all(low <= high + 1e-9 for low, high in pairwise(ordered))
 
 
 # 6
@@ -158,11 +168,16 @@ def test_layers_without_any_distance_are_fedavgs(inbox, form):
 def test_messages_that_were_not_received_do_not_count(inbox, models, form, distance):
     rule = Gaussianity(distance, form)
     some = {name: value[:3] for name, value in models.items()}
-    merged = rule.merge({}, inbox({"params": models}, [1, 2, 5, 0])), rule.merge({}, inbox({"params": some}, [1, 2, 5]))
+    merged = (
+        rule.merge({}, inbox({"params": models}, [1, 2, 5, 0])),
+        rule.merge({}, inbox({"params": some}, [1, 2, 5])),
+    )
     assert_close(*merged)
 
 
-@pytest.mark.parametrize(("sign", "expected"), [("abs", [1.0, 1.0]), ("clip", [1.0, 0.0]), ("raw", [1.0, -1.0])])
+@pytest.mark.parametrize(
+    ("sign", "expected"), [("abs", [1.0, 1.0]), ("clip", [1.0, 0.0]), ("raw", [1.0, -1.0])]
+)
 def test_a_negative_product_of_skewness_and_kurtosis(sign, expected):
     skewed = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 0.3], dtype=torch.float64)
     pair = torch.stack([skewed, -skewed])  # reflection turns the sign of k3 alone

@@ -14,8 +14,8 @@ from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
 from consilience.engine.build import Scene, simulate
 from consilience.engine.cohort import LocalWork
-from consilience.objectives.base import Objective
 from consilience.method import Composed
+from consilience.objectives.base import Objective
 from consilience.solver import SGD
 from consilience.topology import Star
 
@@ -51,7 +51,7 @@ def only(scene, client):
 def train(scene, early_stop, epochs=EPOCHS):
     """The model after one round, and the round's record."""
     where = replace(scene, work=replace(scene.work, epochs=epochs))
-    simulation = simulate(where, [(Composed(Objective(early_stop)), SGD(0.5))])
+    simulation = simulate(where, [(Composed(Objective(early_stop=early_stop)), SGD(0.5))])
     record = simulation.step(evaluate=False)[0]
     return simulation.hub["params"], record
 

@@ -116,7 +116,9 @@ def test_forms_differ_in_what_a_client_without_curvature_counts(form, expected):
 def test_messages_that_were_not_received_do_not_count(form):
     with_lost = inbox([1.0, 2.0, 77.0], [0.2, 0.6, 5.0], [0.4, 0.6, 0.0])
     without = inbox([1.0, 2.0], [0.2, 0.6], [0.4, 0.6])
-    merged = [HessianWeighted(form=form).merge({}, heard)["o.weight"].item() for heard in (with_lost, without)]
+    merged = [
+        HessianWeighted(form=form).merge({}, heard)["o.weight"].item() for heard in (with_lost, without)
+    ]
     assert merged[0] == pytest.approx(merged[1])
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 from consilience.algorithm import Algorithm
-from consilience.algorithms.fedavg import FedAvg
 from consilience.curvature import Kind
 from consilience.errors import UserError
-from consilience.method import Method, Parts
+from consilience.method import Composed, Method, Parts
 from consilience.objectives.base import Objective
+from consilience.rules.by_data import ByData, Weighting
 from consilience.rules.hessian_weighted import Accumulate, HessianWeighted
 
 Preset = Literal["printed", "released"]
@@ -43,7 +43,7 @@ class DecHW(Method):
     accumulate: Accumulate | None = None
 
     def parts(self) -> Parts:
-        return Parts(Objective("stop" if self.preset == "released" else "never"), self.rule())
+        return Parts(Objective(early_stop="stop" if self.preset == "released" else "never"), self.rule())
 
     def rule(self, *, frozen: bool = False) -> HessianWeighted:
         """The rule with this method's numbers."""
@@ -84,7 +84,10 @@ class DecHWStar(Method):
     def at(self, round_number: int) -> Algorithm:
         if round_number < self.until:
             return self
-        return FedAvg() if self.mode == "average" else FrozenDecHW(self.preset, self.beta)
+        if self.mode == "freeze":
+            return FrozenDecHW(self.preset, self.beta)
+        weighting: Weighting = "samples" if self.preset == "printed" else "uniform"
+        return Composed(self.parts().objective, ByData(weighting))
 
 
 @final

@@ -67,8 +67,9 @@ class FAGH(Algorithm):
         rounds = hub["clock"]["rounds"] + 1
         gradient = tree.axpy(self.beta1, hub["gradient"], tree.scale(1 - self.beta1, inbox.mean("gradient")))
         row = tree.axpy(self.beta2, hub["row"], tree.scale(1 - self.beta2, inbox.mean("row")))
-        unbiased_gradient = tree.scale(1 / (1 - self.beta1**rounds), gradient)
-        unbiased_row = tree.scale(1 / (1 - self.beta2**rounds), row)
+        elapsed = rounds.to(next(iter(row.values())).dtype)
+        unbiased_gradient = tree.scale(1 / (1 - self.beta1**elapsed), gradient)
+        unbiased_row = tree.scale(1 / (1 - self.beta2**elapsed), row)
         pivot = tree.dot(unbiased_row, _one_hot(unbiased_row, hub["pivot"]["index"]))
         if self.curvature == "abs":
             pivot = pivot.abs().clamp(min=1e-12)

@@ -20,6 +20,8 @@ from consilience import tree
 from consilience.types import State
 
 SCHEMA = "consilience/1"
+HEADER = "header"
+"""Under this name the bytes of the wire format itself are counted."""
 
 
 class WireError(ValueError):
@@ -38,8 +40,7 @@ def encode(message: State, header: Header) -> bytes:
     """A message as bytes; an empty message is no bytes at all, it need not be sent."""
     if not any(message.values()):
         return b""
-    fields = {"round": f"{header.round:010d}", "sender": f"{header.sender:+011d}"}
-    return encode_tensors(tree.flatten(message), fields)
+    return encode_tensors(tree.flatten(message), _fields(header, tuple(message)))
 
 
 def decode(data: bytes) -> tuple[State, Header]:
@@ -47,17 +48,37 @@ def decode(data: bytes) -> tuple[State, Header]:
     tensors, fields = decode_tensors(data)
     try:
         header = Header(int(fields["round"]), int(fields["sender"]))
-    except (KeyError, ValueError) as error:
+        groups = [str(group) for group in json.loads(fields["groups"])]
+    except (KeyError, ValueError, TypeError) as error:
         raise WireError(f"the message header is incomplete: {error}") from None
-    return tree.unflatten(tensors), header
+    return tree.unflatten(tensors, groups), header
+
+
+def _fields(header: Header, groups: tuple[str, ...]) -> dict[str, str]:
+    return {
+        "round": f"{header.round:010d}",
+        "sender": f"{header.sender:+011d}",
+        "groups": json.dumps(groups),
+    }
 
 
 def encode_tensors(tensors: dict[str, Tensor], fields: dict[str, str]) -> bytes:
     """Named tensors and text fields as bytes, with the order of the names and a digest."""
-    held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    held = _separate({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     order = json.dumps(list(held))
     metadata = {"schema": SCHEMA, **fields, "order": order, "sha256": _digest(held, fields, order)}
     return safetensors.torch.save(held, metadata)
+
+
+def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, copied where several share memory: safetensors stores each on its own."""
+    seen: set[int] = set()
+    separate: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        start = value.untyped_storage().data_ptr()
+        separate[name] = value.clone() if start in seen else value
+        seen.add(start)
+    return separate
 
 
 def decode_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -69,7 +90,7 @@ def decode_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
         schema, order, digest = fields.pop("schema"), fields.pop("order"), fields.pop("sha256")
         names: list[str] = json.loads(order)
         held = {name: tensors[name] for name in names}
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise WireError(f"not a whole consilience message: {error}") from None
     if schema != SCHEMA:
         raise WireError(f"schema {schema!r} is not {SCHEMA!r}")
@@ -93,13 +114,15 @@ def message_bytes(message: State) -> dict[str, int]:
     """Bytes of an encoded message, by group, and of its `header`; sums to `len(encode(...))`."""
     if not any(message.values()):
         return {}
+    if HEADER in message:
+        raise ValueError(f"a message cannot have a group called {HEADER!r}: that is the wire format's own")
     schema = tuple((name, value.shape, value.dtype) for name, value in tree.flatten(message).items())
     groups = {group: tree.nbytes({group: params}) for group, params in message.items() if params}
-    return {**groups, "header": _header_bytes(schema)}
+    return {**groups, HEADER: _header_bytes(schema, tuple(message))}
 
 
 @functools.lru_cache(maxsize=256)
-def _header_bytes(schema: Schema) -> int:
+def _header_bytes(schema: Schema, groups: tuple[str, ...]) -> int:
     blank = {name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in schema}
-    whole = encode_tensors(blank, {"round": f"{0:010d}", "sender": f"{0:+011d}"})
+    whole = encode_tensors(blank, _fields(Header(0, 0), groups))
     return len(whole) - sum(value.numel() * value.element_size() for value in blank.values())

@@ -66,8 +66,22 @@ class Visit:
     rows: IntArray
 
 
-def training_order(visit: Visit, epochs: Sequence[int], steps: int | None, batch_size: int) -> IntArray:
-    """Row numbers [steps, batch_size] of local training, -1 for padding; every epoch is reshuffled.
+@dataclass(frozen=True)
+class Order:
+    """The steps of one job."""
+
+    rows: IntArray
+    """[steps, batch] row numbers, -1 for padding."""
+    keys: IntArray
+    """[steps] sources of the steps' randomness."""
+
+    def first(self, steps: int | None) -> Order:
+        """The first steps."""
+        return Order(self.rows[:steps], self.keys[:steps])
+
+
+def training_order(visit: Visit, epochs: Sequence[int], steps: int | None, batch_size: int) -> Order:
+    """The steps of local training; every epoch is shuffled anew.
 
     Args:
         visit: Whose data.
@@ -75,43 +89,38 @@ def training_order(visit: Visit, epochs: Sequence[int], steps: int | None, batch
         steps: Where given, this many steps, whatever number of epochs they take.
         batch_size: Rows of a full batch. The last batch of an epoch may be smaller.
     """
-    if steps is not None:
+    if steps is not None and len(visit.rows):
         per_epoch = -(-len(visit.rows) // batch_size)
         epochs = range(-(-steps // per_epoch))
-    orders = [_shuffled(visit, Purpose.BATCH_ORDER, epoch, batch_size) for epoch in epochs]
-    return np.concatenate(orders)[:steps]
+    orders = [_shuffled(visit, Purpose.TRAINING, epoch, batch_size) for epoch in epochs or [0]]
+    return Order(
+        np.concatenate([order.rows for order in orders]), np.concatenate([order.keys for order in orders])
+    ).first(steps)
 
 
-def data_order(visit: Visit, batch_size: int) -> IntArray:
+def data_order(visit: Visit, batch_size: int) -> Order:
     """One pass over a client's data, shuffled, so that batches are random ones."""
-    return _shuffled(visit, Purpose.DATA_ORDER, 0, batch_size)
+    return _shuffled(visit, Purpose.DATA_PASS, 0, batch_size)
 
 
-def _shuffled(visit: Visit, purpose: Purpose, epoch: int, batch_size: int) -> IntArray:
+def _shuffled(visit: Visit, purpose: Purpose, epoch: int, batch_size: int) -> Order:
     random = generator(visit.seed, purpose, visit.round, visit.client, epoch)
     count = -(-len(visit.rows) // batch_size)
-    order = np.full(count * batch_size, -1, dtype=np.int64)
-    order[: len(visit.rows)] = random.permutation(visit.rows)
-    return order.reshape(count, batch_size)
+    rows = np.full(count * batch_size, -1, dtype=np.int64)
+    rows[: len(visit.rows)] = random.permutation(visit.rows)
+    return Order(rows.reshape(count, batch_size), random.integers(2**62, size=count))
 
 
-def plan(visits: Sequence[Visit], orders: Sequence[IntArray], stream: int, device: torch.device) -> Plan:
-    """The plan of all jobs from the order of each; `stream` keeps the keys of several plans apart."""
-    steps = np.array([len(order) for order in orders], dtype=np.int64)
-    rows = np.concatenate(orders)
-    sizes = (rows >= 0).sum(1)
+def plan(orders: Sequence[Order], device: torch.device) -> Plan:
+    """The plan of all jobs from the order of each."""
+    steps = np.array([len(order.rows) for order in orders], dtype=np.int64)
+    rows = np.concatenate([order.rows for order in orders])
+    keys = np.concatenate([order.keys for order in orders])
     padded = np.where(rows >= 0, rows, rows[:, :1])
-    pairs = zip(visits, orders, strict=True)
-    keys = np.concatenate([_step_keys(visit, stream, len(order)) for visit, order in pairs])
     return Plan(
         torch.from_numpy(padded).to(device),
-        sizes,
+        (rows >= 0).sum(1),
         torch.from_numpy(keys).to(device),
         np.cumsum(steps) - steps,
         steps,
     )
-
-
-def _step_keys(visit: Visit, stream: int, count: int) -> IntArray:
-    random = generator(visit.seed, Purpose.STEP_KEY, visit.round, visit.client, stream)
-    return random.integers(2**62, size=count)

@@ -23,6 +23,8 @@ class LocalWork:
 
     def count(self, samples: int) -> int:
         """Optimiser steps for a client with some number of samples."""
+        if samples == 0:
+            return 0
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
@@ -83,7 +85,7 @@ class Cohort:
             orders = [training_order(visit, epochs, self.work.steps, size) for visit in visits]
         else:
             orders = [data_order(visit, size) for visit in visits]
-        return plan(visits, orders, epoch or 0, self.device)
+        return plan(orders, self.device)
 
 
 def sample_clients(seed: int, round_number: int, available: IntArray, count: int) -> IntArray:

@@ -221,11 +221,12 @@ class Exchange:
                 adjacency = world.replicas[replica].adjacency
                 assert adjacency is not None
                 heard[replica, :, node] = adjacency[:, node]
-        heard &= takes_part[:, :, None]
+        sizes = np.array([[len(shard) for shard in replica.shards] for replica in world.replicas])
+        # A node without data has nothing to say, but it listens and follows its neighbours.
+        heard &= (takes_part | (sizes == 0))[:, :, None]
         edges = [int(count) for count in heard.sum((1, 2))]
         heard[:, np.arange(nodes), np.arange(nodes)] = takes_part
         heard &= sound[:, None, :]
-        sizes = np.array([[len(shard) for shard in replica.shards] for replica in world.replicas])
         weights = _normalised(heard * sizes[:, None, :])
         peers = _normalised(heard * sizes[:, None, :] * ~np.eye(nodes, dtype=np.bool_))
         messages = _heard(tree.map_leaves(lambda v: v[place], sent.outcome.uploads), sound, world.device)

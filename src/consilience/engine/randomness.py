@@ -17,15 +17,14 @@ class Purpose(IntEnum):
     INITIAL_WEIGHTS = 2
     COHORT = 3
     FAILURE = 4
-    BATCH_ORDER = 5
-    DATA_ORDER = 6
-    STEP_KEY = 7
-    TOPOLOGY = 8
+    TRAINING = 5
+    DATA_PASS = 6
+    TOPOLOGY = 7
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     """A generator for one purpose and key, e.g. (round, client)."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, purpose, *key])))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, *key))))
 
 
 @contextmanager

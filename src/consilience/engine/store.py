@@ -69,5 +69,6 @@ class Store:
 
     def restore(self, snapshot: State) -> None:
         """The inverse of `snapshot`."""
+        self._seen[:] = False
         memories = {g.removeprefix("memory."): p for g, p in snapshot.items() if g.startswith("memory.")}
         self.save(snapshot["rows"]["number"].numpy(), memories)

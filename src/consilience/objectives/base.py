@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
@@ -36,7 +36,7 @@ class Objective:
     """
 
     name: ClassVar[str] = "plain"
-    early_stop: EarlyStop = "never"
+    early_stop: EarlyStop = field(default="never", kw_only=True)
 
     def init_hub(self, model: State) -> State:
         """State that a hub keeps for this objective beside the model."""

@@ -67,8 +67,8 @@ class FisherElastic(Objective):
         others_params = tree.sub(down[FISHER_PARAMS], memory[FISHER_PARAMS])
         if self.stiffness is None or is_zero(self.strength):
             return {"others": others, "others_params": others_params}
-        limit = self.stiffness / (2 * client.solver.lr * self.strength)
-        shrink = {name: limit / torch.clamp(value, min=limit) for name, value in others.items()}
+        pull = 2 * client.solver.lr * self.strength / self.stiffness
+        shrink = {name: 1 / torch.clamp(pull * value, min=1) for name, value in others.items()}
         return {"others": tree.mul(shrink, others), "others_params": tree.mul(shrink, others_params)}
 
     def penalty(self, at: Pass, context: State) -> Tensor | None:

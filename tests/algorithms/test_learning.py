@@ -1,0 +1,87 @@
+"""Every method learns: ten clients with two digits each, a small network, a few rounds.
+
+The margin is how much the test accuracy must rise above the initial model's, which guesses (about 0.1).
+Local training knows two of ten digits, so it cannot get beyond 0.2.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from consilience.algorithm import Algorithm
+from consilience.algorithms.dechw import DecHW, DecHWStar
+from consilience.algorithms.fagh import FAGH
+from consilience.algorithms.fedavg import FedAvg
+from consilience.algorithms.fedcurv import FedCurv
+from consilience.algorithms.fedprox import FedProx
+from consilience.algorithms.fedsgd import FedSGD
+from consilience.algorithms.hwa import HWA
+from consilience.algorithms.local import Local
+from consilience.algorithms.scaffold import Scaffold
+from consilience.algorithms.swa import SWA
+from consilience.data import load
+from consilience.data.partition import partition
+from consilience.data.partitioners import ShardsTwoClasses
+from consilience.engine.build import Scene, simulate
+from consilience.engine.cohort import LocalWork
+from consilience.models import MLP
+from consilience.solver import SGD
+from consilience.topology import ErdosRenyi, Star
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("mnist-sample")
+
+
+def rise(digits, method: Algorithm, *, graph: bool, rounds: int, batch_size: int, holdout: float) -> float:
+    """How much the test accuracy (the mean over nodes on a graph) rises above the initial one."""
+    scene = Scene(
+        dataset=digits,
+        build=lambda: MLP((64,)).build(digits.shape, 10),
+        partitions={0: partition(ShardsTwoClasses(holdout=holdout), digits.targets.numpy(), 10, 0)},
+        topology=ErdosRenyi(p=0.5) if graph else Star(),
+        work=LocalWork(1, None, batch_size),
+        participation=10,
+        init="different" if graph else "common",
+    )
+    simulation = simulate(scene, [(method, SGD(0.05))])
+    before = simulation.evaluate()[0]["test_accuracy"]
+    for _ in range(rounds):
+        simulation.step(evaluate=False)
+    return simulation.evaluate()[0]["test_accuracy"] - before
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds", "margin"),
+    [
+        (FedAvg(), 6, 0.5),
+        (FedProx(), 6, 0.5),
+        (FedCurv(), 6, 0.5),
+        (Scaffold(), 6, 0.5),
+        (HWA(), 6, 0.5),
+        (SWA(), 6, 0.3),
+        (Local(), 2, 0.07),
+    ],
+    ids=lambda value: value.name if isinstance(value, Algorithm) else "",
+)
+def test_with_a_server(digits, method, rounds, margin):
+    assert rise(digits, method, graph=False, rounds=rounds, batch_size=32, holdout=0.0) > margin
+
+
+@pytest.mark.parametrize(
+    ("method", "margin"),
+    [(FedSGD(0.1), 0.3), (FAGH(lr=0.5, row_index="bias0"), 0.5)],
+    ids=lambda value: value.name if isinstance(value, Algorithm) else "",
+)
+def test_with_one_gradient_a_round(digits, method, margin):
+    assert rise(digits, method, graph=False, rounds=10, batch_size=600, holdout=0.0) > margin
+
+
+@pytest.mark.parametrize(
+    ("method", "holdout", "margin"),
+    [(FedAvg(), 0.0, 0.2), (DecHW(), 0.0, 0.1), (DecHWStar(2), 0.0, 0.25), (DecHW("released"), 0.2, 0.2)],
+    ids=["dechetero", "dechw", "dechw*", "dechw-released"],
+)
+def test_without_a_server(digits, method, holdout, margin):
+    assert rise(digits, method, graph=True, rounds=6, batch_size=32, holdout=holdout) > margin
