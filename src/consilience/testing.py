@@ -30,8 +30,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
 from consilience.deploy import wire
 from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
-from consilience.engine.exchange import Cast, Exchange, phase_of
+from consilience.engine.cohort import LocalWork, failed_clients
 from consilience.engine.lanes import Batched
 from consilience.engine.simulation import Record, Simulation
 from consilience.models.mlp import MLP
@@ -40,7 +39,7 @@ from consilience.task import Task
 from consilience.topology import Complete, Ring, Star, Topology
 from consilience.types import State
 
-SIZES = (7, 4, 3, 1, 10)
+SIZES = (7, 4, 3, 1, 8)
 """Training samples of the clients."""
 HELD_OUT = 2
 """Samples that each of them keeps back, where the method asks for it."""
@@ -584,7 +583,7 @@ def clients_without_data_do_not_count(subject: Subject) -> None:
     for topology in subject.symmetric:
         partitions = [_partition(sizes) for sizes in (SIZES, (*SIZES, 0, 0))]
         few, many = (_simulation(subject, _Layout(topology, {0: one}, lanes=100)) for one in partitions)
-        expected, found = _play(few, rounds=3)[0], _play(many, rounds=3)[0]
+        expected, found = _play(few, rounds=2)[0], _play(many, rounds=2)[0]
         some = _of_clients(many, found, range(len(SIZES)))
         _assert_close(expected, some, f"with two more clients, without data ({topology.name})")
 
@@ -593,13 +592,13 @@ def snapshots_continue(subject: Subject) -> None:
     """A run that is stopped, saved, loaded and continued is the uninterrupted run, bit for bit."""
     for topology in subject.topologies[:2]:
         layout = _Layout(topology, participation=3, lanes=2)
-        straight, stopped, resumed = (_simulation(subject, layout) for _ in range(3))
-        _play(stopped, rounds=2)
-        saved, _ = wire.decode_tensors(wire.encode_tensors(tree.flatten(stopped.snapshot()), {}))
+        straight, resumed = (_simulation(subject, layout) for _ in range(2))
+        _play(straight, rounds=2)
+        saved, _ = wire.decode_tensors(wire.encode_tensors(tree.flatten(straight.snapshot()), {}))
         resumed.restore(tree.unflatten(saved))
-        _play(straight, rounds=4)
-        _play(resumed, rounds=2)
-        _assert_same(straight.snapshot(), resumed.snapshot(), f"after a restart ({topology.name})")
+        _assert_same(
+            _play(straight, rounds=2)[0], _play(resumed, rounds=2)[0], f"after a restart ({topology.name})"
+        )
 
 
 def complete_graph_equals_star(subject: Subject) -> None:
@@ -629,42 +628,40 @@ class _NoSelf(_Watch):
 
 
 def bad_uploads_are_dropped(subject: Subject) -> None:
-    """A client with non-finite results is named and not heard; if all are, hub and memories stay."""
-    bad = 2
+    """A client with non-finite results is named and as if not heard; if all are such, nothing changes."""
+    rate, bad = _one_failure()
     good = [client for client in range(len(SIZES)) if client != bad]
     for topology in subject.topologies[:2]:
-        without, found = (_simulation(subject, _Layout(topology, lanes=2)) for _ in range(2))
-        _play(without, rounds=1)
-        before = _play(found, rounds=1)[0]
-        _play_without(without, bad)
-        record = _poison(found, [bad])
-        after = _state(found)
-        expected, heard = (_of_clients(one, _state(one), good) for one in (without, found))
-        _assert_close(expected, heard, f"without client {bad} ({topology.name})")
-        for path, value in tree.flatten({g: p for g, p in after.items() if g.startswith("hub.")}).items():
-            assert value.isfinite().all(), f"{path} is not finite ({topology.name})."
-        if not any(record.bytes_up.values()):
-            continue  # nothing is sent, so nothing can be refused
-        _assert_dropped(record, [bad])
-        _assert_same(
-            _memory(found, before, bad), _memory(found, after, bad), "in the dropped client's memory"
-        )
-        _assert_dropped(_poison(found, good), range(len(SIZES)))
-        _assert_same(after, _state(found), f"when all are dropped ({topology.name})")
+        lost, poisoned = (_simulation(subject, _Layout(topology, lanes=2)) for _ in range(2))
+        before, _ = (_play(one, rounds=1)[0] for one in (poisoned, lost))
+        lost.world = dataclasses.replace(lost.world, failure_rate=rate)
+        _play(lost, rounds=1)
+        record = _poison(poisoned, [bad])
+        after = _state(poisoned)
+        # A method that sends nothing has nothing that could be dropped.
+        sends = any(record.bytes_up.values())
+        if sends:
+            _assert_dropped(record, [bad])
+            kept, now = (_memory(poisoned, state, bad) for state in (before, after))
+            _assert_same(kept, now, f"in the memory of client {bad}, which was dropped ({topology.name})")
+        expected, found = (_of_clients(one, _state(one), good) for one in (lost, poisoned))
+        _assert_close(expected, found, f"without client {bad} ({topology.name})")
+        if sends:
+            _assert_dropped(_poison(poisoned, good), range(len(SIZES)))
+            _assert_same(after, _state(poisoned), f"when all are dropped ({topology.name})")
 
 
-def _play_without(simulation: Simulation, client: int) -> None:
-    """A round in which a client does not take part."""
-    others = tuple(c for c in range(len(SIZES)) if c != client)
-    algorithm = simulation.algorithm.at(simulation.round)
-    for index in range(len(algorithm.phases())):
-        one = Exchange(simulation.world, phase_of(algorithm, index), algorithm.cached, simulation.round)
-        cast_of_round = Cast((others,), (frozenset(),))
-        simulation.hub = one.run(cast_of_round, simulation.hub, simulation.store).hub
+def _one_failure() -> tuple[float, int]:
+    """A failure rate at which one upload is lost in the second round, and whose."""
+    for rate in np.linspace(0.01, 1, 100):
+        lost = failed_clients(0, 1, np.arange(len(SIZES)), float(rate))
+        if len(lost) == 1:
+            return float(rate), min(lost)
+    raise AssertionError("no failure rate fells one client alone")
 
 
 def _poison(simulation: Simulation, clients: Sequence[int]) -> Record:
-    """A round after which some clients' data are not numbers any more."""
+    """A round in which some clients' data are not numbers any more."""
     for client in clients:
         simulation.world.pool.inputs[simulation.world.replicas[0].shards[client]] = torch.nan
     return simulation.step(evaluate=False)[0]

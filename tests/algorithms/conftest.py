@@ -127,9 +127,8 @@ def centralised() -> Callable[..., Params]:
         for number in range(rounds):
             anchors = [value.detach().clone() for value in values]
             velocities = [torch.zeros_like(value) for value in values]
-            for padded in training_order(
-                Visit(0, number, 0, shard), range(work.epochs), None, work.batch_size
-            ):
+            visit = Visit(0, number, 0, shard)
+            for padded in training_order(visit, range(work.epochs), None, work.batch_size).rows:
                 rows = torch.from_numpy(padded[padded >= 0])
                 loss = F.cross_entropy(module(inputs[rows]), targets[rows])
                 grads = torch.autograd.grad(loss, values)

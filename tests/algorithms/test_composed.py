@@ -141,6 +141,5 @@ def test_a_composition_is_refused_where_one_of_its_parts_is(scene, play):
         play(replace(scene(), topology=Ring()), Composed(ControlVariates(), HessianWeighted()))
 
 
-@pytest.mark.xfail(strict=True, reason="the first positional field of every objective is early_stop")
 def test_an_objectives_own_number_comes_first():
     assert Proximal(0.5).mu == 0.5

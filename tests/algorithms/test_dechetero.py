@@ -85,7 +85,6 @@ def test_a_node_whose_neighbours_are_silent_keeps_its_own_model(scene, play):
     assert record.bytes_up == {}
 
 
-@pytest.mark.xfail(strict=True, reason="a node without data neither hears nor relays anything")
 def test_a_node_without_data_follows_its_neighbours(scene, play):
     simulation = play(replace(scene(sizes=(7, 0, 10)), topology=Line(), init="different"), FedAvg(), 0, STILL)
     models = simulation.hub["params"]["0.bias"][0].clone()

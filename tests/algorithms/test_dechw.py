@@ -210,9 +210,6 @@ def test_a_sweep_over_beta_equals_separate_runs(ring, play):
             assert_close(swept, alone, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="after `until` the released preset trains and averages as printed FedAvg"
-)
 def test_the_released_star_keeps_stopping_early_and_averages_uniformly_afterwards():
     later = DecHWStar(until=2, preset="released").at(2).parts()
     assert later.objective.early_stop == "stop"

@@ -89,7 +89,6 @@ def test_a_vanishing_pivot_takes_the_row_out_of_the_step(system):
 
 
 # 3
-@pytest.mark.xfail(strict=True, reason="beta ** (integer counter) is float32, so the bias correction is, too")
 def test_in_the_first_round_the_averages_are_the_gradient_and_the_row(scene, play):
     """So that the betas do not matter then."""
     steps = [

@@ -61,7 +61,7 @@ def rise(digits, method: Algorithm, *, graph: bool, rounds: int, batch_size: int
         (Scaffold(), 6, 0.5),
         (HWA(), 6, 0.5),
         (SWA(), 6, 0.3),
-        (Local(), 2, 0.07),
+        (Local(), 2, 0.03),
     ],
     ids=lambda value: value.name if isinstance(value, Algorithm) else "",
 )

@@ -172,7 +172,6 @@ def test_option_ii_needs_plain_sgd_and_option_i_does_not(scene, play, solver):
     assert_close(*controls(simulation), rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.xfail(strict=True, reason="Trained.steps counts the epochs after an early stop, too")
 def test_option_ii_counts_no_steps_after_an_early_stop(scene, play):
     """The held-out labels contradict: the second epoch of three is the last, and two steps were taken."""
     where = scene(sizes=(6,), holdout=6, epochs=3, batch_size=100)

@@ -42,7 +42,7 @@ CASES: dict[str, Algorithm] = {
     "dechw*-freeze": DecHWStar(until=1, mode="freeze"),
     "dechw*-freeze-released": DecHWStar(until=1, mode="freeze", preset="released"),
     "proximal-hessian": Composed(Proximal(mu=0.1), HessianWeighted("all", kind="batch_sum")),
-    "rollback-relax": Composed(Objective("rollback"), ByData(), Relax(0.5)),
+    "rollback-relax": Composed(Objective(early_stop="rollback"), ByData(), Relax(0.5)),
 }
 
 
