@@ -64,6 +64,46 @@ def test_dropout_follows_the_key_of_the_batch(network):
     assert_close(evaluated, plain.to(DTYPE).eval()(rows.inputs), rtol=1e-12, atol=1e-12)
 
 
+class DropTwice(nn.Module):
+    """One dropout layer, used twice in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, inputs):
+        return torch.stack([self.drop(inputs), self.drop(inputs)], 1)
+
+
+class DropInTwoPlaces(nn.Module):
+    """One dropout layer under two names, each used once in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = self.other = nn.Dropout(0.5)
+
+    def forward(self, inputs):
+        return torch.stack([self.one(inputs), self.other(inputs)], 1)
+
+
+@pytest.mark.parametrize("kind", [DropTwice, DropInTwoPlaces])
+def test_a_dropout_layer_used_twice_draws_two_masks_in_every_pass_the_same(kind):
+    task, model, inputs = Task(kind(), DTYPE), {"params": {}, "buffers": {}}, torch.ones(20, 50, dtype=DTYPE)
+
+    def masks(key: torch.Tensor) -> torch.Tensor:
+        return task.forward(model, batch(inputs)._replace(key=key), training=True).logits
+
+    found = masks(torch.tensor(11))
+    agreement = (found[:, 0] == found[:, 1]).double().mean().item()
+    assert agreement == pytest.approx(0.5, abs=0.08)  # 5 standard deviations: unrelated
+    task.forward(model, batch(inputs), training=False)
+    assert torch.equal(masks(torch.tensor(11)), found)
+    keys = torch.tensor([11, 12, 11])
+    lanes = torch.func.vmap(masks)(keys)
+    assert torch.equal(lanes, torch.stack([masks(key) for key in keys]))
+    assert not torch.equal(lanes[0], lanes[1])
+
+
 def test_a_head_gives_features():
     plain = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(72, 4), nn.ReLU()), nn.Linear(4, 3)).to(DTYPE)
     task = Task(plain, DTYPE)
@@ -93,10 +133,6 @@ def test_weights_of_round_trip(network, name, dtype):
     before = next(plain.parameters()).clone()
     next(iter(model["params"].values())).zero_()
     assert torch.equal(next(plain.parameters()), before)
-
-
-def test_a_task_holds_no_weights(network):
-    assert all(value.is_meta for value in Task(network("batchnorm")).skeleton.state_dict().values())
 
 
 @pytest.mark.parametrize("padding", [0, 2])
@@ -169,40 +205,75 @@ class Tied(nn.Module):
         return self.two(torch.tanh(self.one(inputs)))
 
 
-class KeyBuffer(nn.Module):
-    """Has a buffer with the name that dropout layers use."""
+class OwnBuffers(nn.Module):
+    """Has buffers with the names that dropout and batch-normalisation layers use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+        self.register_buffer("key", torch.full((3,), 2.0))
+        self.register_buffer("rows", torch.full((3,), 3.0))
+
+    def forward(self, inputs):
+        return self.norm(self.layer(inputs)) * self.key + self.rows
+
+
+class Counting(nn.Module):
+    """Changes its buffers in place while it trains."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 3)
-        self.register_buffer("key", torch.full((3,), 2.0))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("largest", torch.zeros(3))
 
     def forward(self, inputs):
-        return self.layer(inputs) * self.key
+        outputs = self.layer(inputs)
+        if self.training:
+            self.count += 1
+            self.largest.copy_(torch.maximum(self.largest, outputs.detach().amax(0)))
+        return outputs * self.count
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Repeated,
-        pytest.param(
-            HeadOnly, marks=pytest.mark.xfail(strict=True, reason="a head alone is taken for features")
-        ),
-        pytest.param(
-            OwnForward, marks=pytest.mark.xfail(strict=True, reason="the module's forward is not used")
-        ),
-        pytest.param(
-            Tied, marks=pytest.mark.xfail(strict=True, reason="the skeleton's second weight stays meta")
-        ),
-        pytest.param(
-            KeyBuffer, marks=pytest.mark.xfail(strict=True, reason="a user's buffer `key` is overwritten")
-        ),
-    ],
-)
+def in_two_places() -> nn.Module:
+    """A linear and a batch-normalisation layer, each under two names."""
+    linear, norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+    return nn.Sequential(linear, norm, nn.Tanh(), linear, norm)
+
+
+MODULES = [Repeated, HeadOnly, OwnForward, Tied, OwnBuffers, Counting, in_two_places]
+
+
+@pytest.mark.parametrize("kind", MODULES)
 def test_any_module_works(kind):
     plain = kind().to(DTYPE)
     task = Task(plain, DTYPE)
+    assert not task.has_features
     rows = batch(torch.randn(5, 4, dtype=DTYPE))
-    for training in (False, True):
-        output = task.forward(task.weights_of(plain), rows, training=training)
-        assert_close(output.logits, plain(rows.inputs), rtol=1e-12, atol=1e-12)
+    for training in (False, True, False, True):
+        model = task.weights_of(plain)
+        assert list(model["buffers"]) == [name for name, _ in plain.named_buffers()]
+        held = copy.deepcopy(model)
+        output = task.forward(model, rows, training=training)
+        assert_close(model, held, rtol=0, atol=0)
+        assert_close(output.logits, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
+        assert_close(output.buffers, dict(plain.named_buffers()), rtol=1e-12, atol=1e-12)
+        assert torch.equal(output.features, output.logits)
+
+
+LEAKS = pytest.mark.xfail(
+    strict=True, reason="functional_call swaps a module under two names twice, and back only once"
+)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=LEAKS) if kind is in_two_places else kind for kind in MODULES]
+)
+def test_a_task_holds_no_weights(kind):
+    plain = kind().to(DTYPE)
+    task = Task(plain, DTYPE)
+    model = task.weights_of(plain)
+    assert all(value.is_meta for value in task.skeleton.state_dict().values())
+    task.forward(model, batch(torch.randn(5, 4, dtype=DTYPE)), training=False)
+    assert all(value.is_meta for value in task.skeleton.state_dict().values())
+    task.output_shapes(torch.Size((7, 4)))  # runs on the meta device, after a pass too

@@ -7,7 +7,6 @@ import pytest
 from consilience.algorithm import Algorithm
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.fagh import FAGH
-from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.hwa import HWA
@@ -24,7 +23,6 @@ from consilience.testing import PROPERTIES, Property, check_property, prepare
 
 CASES: dict[str, Algorithm] = {
     **{name: method() for name, method in METHODS.items()},
-    "fedavg-uniform": FedAvg("uniform"),
     "fedprox-zero": FedProx(mu=0.0),
     "fedcurv-zero": FedCurv(strength=0.0),
     "fedcurv-uncapped": FedCurv(strength=0.1, stiffness=None, fisher="batch_mean"),

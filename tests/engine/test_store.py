@@ -70,6 +70,17 @@ def test_an_untouched_store_has_an_empty_snapshot():
     assert_close(other.load([1, 2]), initial(np.array([1, 2])), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("rows", [[], [8, 3]])
+def test_restoring_forgets_what_the_snapshot_does_not_hold(rows):
+    kept, used = store(), store()
+    kept.save(rows, memories(*(10.0 * row for row in rows)))
+    used.save([3, 5], memories(-3, -5))
+    used.restore(kept.snapshot())
+    everyone = list(range(10))
+    assert_close(used.load(everyone), kept.load(everyone), rtol=0, atol=0)
+    assert used.snapshot()["rows"]["number"].tolist() == sorted(rows)
+
+
 @pytest.mark.parametrize("empty", [{}, {"none": {}}])
 def test_methods_without_memory_store_nothing(empty):
     kept = Store(10, lambda rows: empty, CPU)

@@ -24,6 +24,7 @@ from rich.progress import (
 
 from consilience.data.sources import PublishedFile, data_directory, find
 from consilience.errors import UserError
+from consilience.settings import Settings
 
 # Called with a file's name, the bytes there so far and the bytes in all (None if unknown).
 Report = Callable[[str, int, int | None], None]
@@ -54,7 +55,7 @@ def get(
     source, directory = find(name), data_directory(root)
     if source.format == "femnist":
         raise UserError(LEAF_ADVICE.format(folder=directory / source.folder))
-    base = mirror or os.environ.get("CONSILIENCE_MIRROR")
+    base = mirror or Settings().mirror
     pending = [file for file in source.files if _fault(directory / file.path, file) is not None]
     with _reporting(progress) as report:
         for position, file in enumerate(pending):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-import platformdirs
-
 from consilience.errors import unknown
+from consilience.settings import Settings
 
 Format = Literal["sample", "idx", "emnist", "cifar", "tiny-imagenet", "femnist"]
 
@@ -84,10 +82,7 @@ def find(name: str) -> Source:
 
 def data_directory(root: Path | None = None) -> Path:
     """Where data sets are kept: `root`, else the variable CONSILIENCE_DATA, else the user's cache."""
-    if root is not None:
-        return root
-    named = os.environ.get("CONSILIENCE_DATA")
-    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("consilience"))
+    return root if root is not None else Settings().data.expanduser()
 
 
 def _idx_members(prefix: str, test: str) -> tuple[str, ...]:

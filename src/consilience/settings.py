@@ -1,0 +1,20 @@
+"""What the environment says: variables that begin with CONSILIENCE_."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platformdirs import user_cache_path
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Places on this machine and in its network."""
+
+    model_config = SettingsConfigDict(env_prefix="CONSILIENCE_", env_ignore_empty=True, frozen=True)
+
+    data: Path = Field(
+        default_factory=lambda: user_cache_path("consilience"), description="The data directory."
+    )
+    mirror: str | None = Field(None, description="Fetch MIRROR/FILENAME in place of the published addresses.")

@@ -1,0 +1,17 @@
+"""Every method has every property on a CUDA device too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from consilience.registry import METHODS
+from consilience.testing import PROPERTIES, Property, check_property, prepare
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("one", PROPERTIES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("name", METHODS)
+def test_method_has_property(name: str, one: Property) -> None:
+    check_property(one, prepare(METHODS[name](), device="cuda"))
