@@ -10,11 +10,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
-    """Places on this machine and in its network."""
+    """Places on this machine and in its network.
+
+    Attributes:
+        data: The data directory.
+        mirror: Files are fetched from MIRROR/FILENAME in place of the published addresses.
+    """
 
     model_config = SettingsConfigDict(env_prefix="CONSILIENCE_", env_ignore_empty=True, frozen=True)
 
-    data: Path = Field(
-        default_factory=lambda: user_cache_path("consilience"), description="The data directory."
-    )
-    mirror: str | None = Field(None, description="Fetch MIRROR/FILENAME in place of the published addresses.")
+    data: Path = Field(default_factory=lambda: user_cache_path("consilience"))
+    mirror: str | None = None
