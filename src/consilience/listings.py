@@ -75,7 +75,7 @@ def method_table(entries: list[dict[str, Any]]) -> Table:
     """The methods as a table."""
     table = Table(title="Methods (bytes per client and round for the 200-200 MLP of 199,210 parameters)")
     for column in ("name", "what it does", "paper", "parameters"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     table.add_column("up", justify="right")
     table.add_column("down", justify="right")
     table.add_column("runs on")

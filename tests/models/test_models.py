@@ -47,7 +47,7 @@ COUNTS = [
     (FashionCNN(), GREY, 10, 1_199_882),
     (PyTorchCNN(), GREY, 10, 431_080),
     (SimpleCNN(), COLOUR, 10, 92_626),
-    (SimpleCNN(head=False), COLOUR, 10, 62_006),
+    (SimpleCNN(projection=False), COLOUR, 10, 62_006),
     (LeNet5(), COLOUR, 10, 62_006),
     (LeNet5(), GREY, 10, 61_706),
     (FaghCNN(), GREY, 10, 1_475_338),
@@ -78,7 +78,7 @@ SMALL = [
     (FashionCNN(), GREY),
     (PyTorchCNN(), GREY),
     (SimpleCNN(), COLOUR),
-    (SimpleCNN(head=False), COLOUR),
+    (SimpleCNN(projection=False), COLOUR),
     (LeNet5(), COLOUR),
     (LeNet5(), GREY),
     (FaghCNN(), GREY),
@@ -125,7 +125,7 @@ ORDERS = [
     (FashionCNN(), "CRCP_LR"),
     (PyTorchCNN(), "CRPCRP_LR"),
     (SimpleCNN(), "CRPCRP_LRLRLRL"),
-    (SimpleCNN(head=False), "CRPCRP_LRLR"),
+    (SimpleCNN(projection=False), "CRPCRP_LRLR"),
     (LeNet5(), "CRPCRP_LRLR"),
     (FaghCNN(), "CBRPCBRP_LdL"),
     (PflCNN(), "CRCRPd_LRd"),
@@ -260,7 +260,7 @@ def test_dropout_option(dropout, equal):
 
 def test_projection_is_the_feature_space():
     assert SimpleCNN().build(COLOUR, 10).features(torch.randn(2, *COLOUR)).shape == (2, 256)
-    assert SimpleCNN(head=False).build(COLOUR, 10).features(torch.randn(2, *COLOUR)).shape == (2, 84)
+    assert SimpleCNN(projection=False).build(COLOUR, 10).features(torch.randn(2, *COLOUR)).shape == (2, 84)
 
 
 def test_no_bias_anywhere():

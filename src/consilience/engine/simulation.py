@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from consilience.engine.store import Store
 from consilience.engine.traffic import Traffic
 from consilience.engine.world import World
 from consilience.types import State
+
+LOG = logging.getLogger("consilience")
 
 CLIENTS_AT_A_TIME = 256
 """How many clients' models are held at once when every client is evaluated."""
@@ -104,6 +107,7 @@ class Simulation:
         reports += [self._run(one, cohort_of(world, self.round)) for one in exchanges]
         traffic = tuple(Traffic() for _ in world.replicas)
         for report in reports:
+            self._warn(report)
             for total, part in zip(traffic, report.traffic, strict=True):
                 total.add(part)
         self.round += 1
@@ -123,6 +127,17 @@ class Simulation:
             )
             for replica in range(len(self.world.replicas))
         ]
+
+    def _warn(self, report: Report) -> None:
+        for replica, clients in enumerate(report.rejected):
+            if clients:
+                LOG.warning(
+                    "%s, seed %d, round %d: the uploads of clients %s were not finite or not well-formed; dropped",
+                    self.algorithm.name,
+                    self.world.replicas[replica].seed,
+                    self.round + 1,
+                    ", ".join(map(str, sorted(clients))),
+                )
 
     def _set_up(self) -> list[Report]:
         """The exchanges before the first round, with everyone."""

@@ -142,12 +142,12 @@ class PyTorchCNN(ModelSpec):
 class SimpleCNN(ModelSpec):
     """Two 5x5 convolutions 6-16, layers of 120 and 84, projection to 256 (MOON on CIFAR-10).
 
-    `head` is MOON's projection head. The logits are computed from its output, so it belongs to the body.
+    `projection` is MOON's projection head. The logits are computed from its output, so it belongs to the body.
     """
 
     name: ClassVar[str] = "simple-cnn"
 
-    head: bool = True
+    projection: bool = True
 
     def build(self, shape: tuple[int, ...], classes: int) -> Classifier:
         """Unpadded convolutions; the projection, where there is one, is 84-84-256."""
@@ -156,8 +156,8 @@ class SimpleCNN(ModelSpec):
             *_stage(6, 16, kernel=5),
         ]
         size = flattened_size(self.name, convolutions, shape)
-        dense = [*hidden_layers(size, (120, 84)), *(projection_layers(84) if self.head else [])]
-        width = PROJECTION_SIZE if self.head else 84
+        dense = [*hidden_layers(size, (120, 84)), *(projection_layers(84) if self.projection else [])]
+        width = PROJECTION_SIZE if self.projection else 84
         return Classifier(_stack(convolutions, dense), nn.Linear(width, classes))
 
 
