@@ -132,7 +132,7 @@ class Simulation:
         for replica, clients in enumerate(report.rejected):
             if clients:
                 LOG.warning(
-                    "%s, seed %d, round %d: the uploads of clients %s were not finite or not well-formed; dropped",
+                    "%s, seed %d, round %d: dropped the malformed uploads of clients %s",
                     self.algorithm.name,
                     self.world.replicas[replica].seed,
                     self.round + 1,

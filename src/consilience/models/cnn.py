@@ -142,7 +142,7 @@ class PyTorchCNN(ModelSpec):
 class SimpleCNN(ModelSpec):
     """Two 5x5 convolutions 6-16, layers of 120 and 84, projection to 256 (MOON on CIFAR-10).
 
-    `projection` is MOON's projection head. The logits are computed from its output, so it belongs to the body.
+    `projection` is MOON's head. The logits are computed from its output, so it belongs to the body.
     """
 
     name: ClassVar[str] = "simple-cnn"
