@@ -195,7 +195,6 @@ def test_positions_folded_into_the_batch_axis(rows):
     check_squares(Folded(), (6,), rows)
 
 
-@pytest.mark.xfail(strict=True, reason="every layer with weights is taken to map a tensor to a tensor")
 @pytest.mark.parametrize("build", [TupleOutput, lambda: nn.Sequential(weight_norm(nn.Linear(6, 3)))])
 def test_layers_that_do_not_map_a_tensor_to_a_tensor(build):
     check_squares(build(), (6,))

@@ -261,14 +261,7 @@ def test_any_module_works(kind):
         assert torch.equal(output.features, output.logits)
 
 
-LEAKS = pytest.mark.xfail(
-    strict=True, reason="functional_call swaps a module under two names twice, and back only once"
-)
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=LEAKS) if kind is in_two_places else kind for kind in MODULES]
-)
+@pytest.mark.parametrize("kind", MODULES)
 def test_a_task_holds_no_weights(kind):
     plain = kind().to(DTYPE)
     task = Task(plain, DTYPE)

@@ -104,7 +104,8 @@ class Client:
         previous = torch.full_like(self.samples, torch.inf)
         for epoch in range(self.epochs):
             # What a client that has stopped still computes here is thrown away.
-            after = self.fold(step, {**carry, "tally": blank}, extras, "train", epoch)
+            given = {**extras, "running": {"yes": running}}
+            after = self.fold(step, {**carry, "tally": blank}, given, "train", epoch)
             carry = tree.where(running, after, carry)
             steps = steps + running * self.steps / self.epochs
             loss = self.holdout_loss(carry)
@@ -182,6 +183,9 @@ class TrainStep:
         params, solver_state = solver.update(carry["params"], grads, carry)
         rows = batch.weight.sum()
         tally = {"loss": carry["tally"]["loss"] + fit.detach() * rows, "rows": carry["tally"]["rows"] + rows}
+        if "running" in extras:  # a client that has stopped early trains on for nothing: not logged
+            running = extras["running"]["yes"]
+            tally = {name: torch.where(running, v, carry["tally"][name]) for name, v in tally.items()}
         return {"params": params, "buffers": buffers, **solver_state, "tally": tally}
 
 

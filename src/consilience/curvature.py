@@ -227,7 +227,8 @@ def _closed_form_layers(task: Task, batch: Batch, names: tuple[str, ...]) -> dic
         own = all(f"{layer}.{name}" in names and uses[id(p)] == 1 for name, p in module.named_parameters())
         per_row = shape[:1] == batch.inputs.shape[:1]
         flat = isinstance(module, nn.Linear) and len(shape) == 2
-        if own and per_row and (flat or _is_plain_convolution(module)):
+        plain = {name for name, _ in module.named_parameters()} <= {"weight", "bias"}  # no parametrization
+        if own and plain and per_row and (flat or _is_plain_convolution(module)):
             layers[layer] = module
     return layers
 

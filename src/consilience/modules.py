@@ -82,7 +82,7 @@ class KeyedDropout(nn.Module):
         if self.probability >= 1:
             return torch.zeros_like(x)
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else x.shape
-        bits = keyed_bits(self.key, 1000 * self.calls + self.layer, shape, x.device)
+        bits = keyed_bits(self.key, self.layer + 100003 * self.calls, shape, x.device)
         self.calls += 1  # a layer that is used again draws again
         kept = bits >= int((self.probability - 0.5) * 2**32)
         return x * kept.to(x.dtype) / (1 - self.probability)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -53,6 +54,7 @@ class Task:
         self._training = _WithFeatures(skeleton(converted)).train()
         self._evaluating = _WithFeatures(skeleton(converted)).eval()
         self._ambient = _ambient(self._evaluating)
+        self._places = _places(self._evaluating)
         self._dropouts = [layer for layer in self._training.modules() if isinstance(layer, KeyedDropout)]
         self.has_features = isinstance(module, Classifier)
         self._output_shapes: dict[torch.Size, dict[str, torch.Size]] = {}
@@ -84,7 +86,8 @@ class Task:
         for layer in self._dropouts:
             layer.calls = 0
         # functional_call writes buffers that the module reassigned back into `tensors`.
-        features, logits = functional_call(module, tensors, (batch.inputs,))
+        tensors = {place: tensors[name] for place, name in self._places.items()}
+        features, logits = functional_call(module, tensors, (batch.inputs,), tie_weights=False)
         buffers = {name: tensors[PREFIX + name] for name in model["buffers"]}
         return Output(features, logits, buffers)
 
@@ -106,10 +109,8 @@ class Task:
             calls[layer] += 1
             return output
 
-        layers = {
-            name: m
-            for name, m in self.skeleton.named_modules()
-            if next(m.parameters(False), None) is not None
+        layers: dict[str, nn.Module] = {
+            name: m for name, m in self.skeleton.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)
         }
         with hooked(layers, record):
             self._evaluating(torch.empty(inputs, dtype=self.dtype, device="meta"))
@@ -147,8 +148,21 @@ def _ambient(module: nn.Module) -> dict[str, str]:
     kinds = {RowBatchNorm: ROWS, KeyedDropout: KEY}
     return {
         f"{name}.{kinds[type(layer)]}": kinds[type(layer)]
-        for name, layer in module.named_modules(remove_duplicate=False)
+        for name, layer in module.named_modules()
         if type(layer) in kinds
+    }
+
+
+def _places(module: nn.Module) -> dict[str, str]:
+    """Every attribute that holds a parameter or buffer, once, and the name of that tensor."""
+    names = {id(v): name for name, v in chain(module.named_parameters(), module.named_buffers())}
+    return {
+        f"{layer}.{name}": names[id(value)]
+        for layer, part in module.named_modules()
+        for name, value in chain(
+            part.named_parameters(recurse=False, remove_duplicate=False),
+            part.named_buffers(recurse=False, remove_duplicate=False),
+        )
     }
 
 

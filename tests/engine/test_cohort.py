@@ -38,12 +38,7 @@ def visited(made: Cohort, number: int, rows: str, epoch: int | None = None) -> l
         (LocalWork(None, 11, 3), 7, 11),
         (LocalWork(None, 11, 3), 0, 0),
         (LocalWork(None, 0, 3), 7, 0),
-        pytest.param(
-            LocalWork(0, None, 3),
-            7,
-            0,
-            marks=pytest.mark.xfail(strict=True, reason="no epochs are planned as one epoch"),
-        ),
+        (LocalWork(0, None, 3), 7, 0),
     ],
 )
 def test_steps_of_local_work(work, samples, steps):

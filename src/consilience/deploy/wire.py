@@ -40,6 +40,8 @@ def encode(message: State, header: Header) -> bytes:
     """A message as bytes; an empty message is no bytes at all, it need not be sent."""
     if not any(message.values()):
         return b""
+    if any("/" in group for group in message):
+        raise ValueError("a group's name cannot contain a slash")
     return encode_tensors(tree.flatten(message), _fields(header, tuple(message)))
 
 
@@ -48,8 +50,10 @@ def decode(data: bytes) -> tuple[State, Header]:
     tensors, fields = decode_tensors(data)
     try:
         header = Header(int(fields["round"]), int(fields["sender"]))
-        groups = [str(group) for group in json.loads(fields["groups"])]
-    except (KeyError, ValueError, TypeError) as error:
+        groups = json.loads(fields["groups"])
+        if not isinstance(groups, list) or not {name.partition("/")[0] for name in tensors} <= set(groups):
+            raise ValueError("its groups are not those of its tensors")
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise WireError(f"the message header is incomplete: {error}") from None
     return tree.unflatten(tensors, groups), header
 

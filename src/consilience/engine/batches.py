@@ -95,7 +95,7 @@ def training_order(visit: Visit, epochs: Sequence[int], steps: int | None, batch
     orders = [_shuffled(visit, Purpose.TRAINING, epoch, batch_size) for epoch in epochs or [0]]
     return Order(
         np.concatenate([order.rows for order in orders]), np.concatenate([order.keys for order in orders])
-    ).first(steps)
+    ).first(steps if epochs else 0)
 
 
 def data_order(visit: Visit, batch_size: int) -> Order:
