@@ -184,7 +184,7 @@ def test_a_header_with_its_fields_is_read():
         {**WHOLE, "sender": ""},
         {**WHOLE, "groups": "params"},
         {**WHOLE, "groups": "5"},
-        {**WHOLE, "groups": NESTED}, id="nested groups",
+        pytest.param({**WHOLE, "groups": NESTED}, id="nested groups"),
         {**WHOLE, "groups": '"params"'},
         {**WHOLE, "groups": '["other"]'},
     ],
