@@ -21,6 +21,7 @@ from consilience.data.partition import Partition, partition
 from consilience.deploy import wire
 from consilience.engine.build import Scene, check, simulate
 from consilience.engine.cohort import LocalWork
+from consilience.engine.determinism import repeatable
 from consilience.engine.simulation import Record
 from consilience.errors import UserError
 from consilience.methods import MethodChoice
@@ -167,11 +168,12 @@ def run(
     """Carry out a run; with a folder, its files are written and it can be resumed."""
     listener = listener or Listener()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
-    if folder is None:
-        return _Run(config, arms, None, listener).execute()
-    folder.prepare(config.written(), existing)
-    with folder.locked():
-        return _Run(config, arms, folder, listener).execute()
+    with repeatable(config.torch_device):
+        if folder is None:
+            return _Run(config, arms, None, listener).execute()
+        folder.prepare(config.written(), existing)
+        with folder.locked():
+            return _Run(config, arms, folder, listener).execute()
 
 
 def resume(path: Path, listener: Listener | None = None) -> Result:

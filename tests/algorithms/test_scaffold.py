@@ -164,6 +164,12 @@ def test_option_i_is_the_gradient_at_the_hubs_model(scene, play):
     assert_close(tree.index(simulation.store.load([0]), 0)["control"], gradient, rtol=1e-12, atol=1e-14)
 
 
+def test_after_one_full_batch_step_both_options_remember_the_gradient_at_the_hubs_model(scene, play):
+    full = scene(epochs=1, batch_size=100)
+    kept = [play(full, Scaffold(option), 3).store.load(range(5)) for option in ("I", "II")]
+    assert_close(*kept, rtol=1e-9, atol=1e-13)
+
+
 @pytest.mark.parametrize("solver", [SGD(0.1, momentum=0.5), SGD(0.1, weight_decay=0.1), Adam(0.01)])
 def test_option_ii_needs_plain_sgd_and_option_i_does_not(scene, play, solver):
     with pytest.raises(UserError, match="option II needs plain SGD"):

@@ -143,10 +143,11 @@ def test_normalisation_layers_and_buffers_are_fedavgs(scene, play):
     assert same == {"1.weight", "1.bias"}
 
 
-def test_tensors_with_fewer_than_four_entries_are_fedavgs(inbox, models):
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_tensors_with_fewer_than_four_entries_are_fedavgs(inbox, models, distance):
     tiny = {"small.weight": models["out.weight"][:, :1, :3], "small.bias": models["out.bias"]}
     heard = inbox({"params": tiny}, SIZES)
-    assert_close(Gaussianity().merge({}, heard), ByData().merge({}, heard), rtol=0, atol=0)
+    assert_close(Gaussianity(distance).merge({}, heard), ByData().merge({}, heard), rtol=0, atol=0)
 
 
 def test_four_entries_are_enough(inbox, models):

@@ -211,9 +211,16 @@ def test_the_bytes_are_not_a_pickle(name):
     assert (
         len(data) == 8 + int.from_bytes(data[:8], "little") + numbers
     )  # JSON, then numbers, and nothing else
-    assert set(header["__metadata__"]) == {"schema", "round", "sender", "groups", "order", "sha256"}
+    metadata = json.loads(header["__metadata__"]["consilience"])
+    assert set(metadata) == {"schema", "fields", "order", "sha256"}
+    assert set(metadata["fields"]) == {"round", "sender", "groups"}
     with pytest.raises(Exception):  # noqa: B017, PT011
         list(pickletools.genops(data))
+
+
+def test_equal_messages_are_equal_bytes():
+    message = {"params": {"w": torch.ones(2)}, "buffers": {}}
+    assert len({encode(message, Header(1, 2)) for _ in range(10)}) == 1
 
 
 def test_encoding_changes_nothing_and_needs_no_gradient():
@@ -224,7 +231,7 @@ def test_encoding_changes_nothing_and_needs_no_gradient():
 
 
 def test_deeply_nested_metadata_is_refused():
-    nested = b'{"__metadata__":{"schema":"consilience/1","sha256":"","order":"' + NESTED.encode() + b'"}}'
+    nested = b'{"__metadata__":{"consilience":"' + NESTED.encode() + b'"}}'
     with pytest.raises(WireError):
         decode(len(nested).to_bytes(8, "little") + nested)
 

@@ -20,6 +20,7 @@ from consilience import tree
 from consilience.types import State
 
 SCHEMA = "consilience/1"
+METADATA = "consilience"
 HEADER = "header"
 """Under this name the bytes of the wire format itself are counted."""
 
@@ -69,18 +70,19 @@ def _fields(header: Header, groups: tuple[str, ...]) -> dict[str, str]:
 def encode_tensors(tensors: dict[str, Tensor], fields: dict[str, str]) -> bytes:
     """Named tensors and text fields as bytes, with the order of the names and a digest."""
     held = _separate({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-    order = json.dumps(list(held))
-    metadata = {"schema": SCHEMA, **fields, "order": order, "sha256": _digest(held, fields, order)}
-    return safetensors.torch.save(held, metadata)
+    metadata = {"schema": SCHEMA, "fields": fields, "order": list(held), "sha256": _digest(held, fields)}
+    # One entry: safetensors writes several in random order, and equal messages must be equal bytes.
+    return safetensors.torch.save(held, {METADATA: json.dumps(metadata)})
 
 
 def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, copied where several share memory: safetensors stores each on its own."""
+    """The tensors, each in memory of its own and with plain strides (a single element may have any)."""
     seen: set[int] = set()
     separate: dict[str, Tensor] = {}
     for name, value in tensors.items():
         start = value.untyped_storage().data_ptr()
-        separate[name] = value.clone() if start in seen else value
+        copy = start in seen or value.numel() == 1
+        separate[name] = value.clone(memory_format=torch.contiguous_format) if copy else value
         seen.add(start)
     return separate
 
@@ -90,21 +92,22 @@ def decode_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         tensors = safetensors.torch.load(data)
         length = int.from_bytes(data[:8], "little")
-        fields: dict[str, str] = dict(json.loads(data[8 : 8 + length])["__metadata__"])
-        schema, order, digest = fields.pop("schema"), fields.pop("order"), fields.pop("sha256")
-        names: list[str] = json.loads(order)
-        held = {name: tensors[name] for name in names}
+        metadata = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][METADATA])
+        fields = {str(name): str(value) for name, value in dict(metadata["fields"]).items()}
+        held = {name: tensors[name] for name in metadata["order"]}
+        schema, digest = metadata["schema"], metadata["sha256"]
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise WireError(f"not a whole consilience message: {error}") from None
     if schema != SCHEMA:
         raise WireError(f"schema {schema!r} is not {SCHEMA!r}")
-    if len(held) != len(tensors) or _digest(held, fields, order) != digest:
+    if len(held) != len(tensors) or _digest(held, fields) != digest:
         raise WireError("the digest does not match: the data were damaged")
     return held, fields
 
 
-def _digest(tensors: dict[str, Tensor], fields: dict[str, str], order: str) -> str:
-    whole = hashlib.sha256(json.dumps([sorted(fields.items()), order]).encode())
+def _digest(tensors: dict[str, Tensor], fields: dict[str, str]) -> str:
+    """Of everything: fields, names in their order, types, shapes and bytes."""
+    whole = hashlib.sha256(json.dumps([sorted(fields.items()), list(tensors)]).encode())
     for name, value in tensors.items():
         whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         whole.update(value.reshape(-1).view(torch.uint8).numpy().data)
