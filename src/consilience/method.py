@@ -9,6 +9,7 @@ from typing import ClassVar, final
 from consilience import tree
 from consilience.algorithm import Algorithm, Inbox, Setting
 from consilience.client import Client
+from consilience.errors import UserError
 from consilience.objectives.base import Objective
 from consilience.rules.base import Rule
 from consilience.rules.by_data import ByData
@@ -23,6 +24,11 @@ class Parts:
     objective: Objective = field(default_factory=Objective)
     rule: Rule = field(default_factory=ByData)
     server: ServerStep = field(default_factory=ServerStep)
+
+    def __post_init__(self) -> None:
+        reason = self.objective.refuse_rule(self.rule)
+        if reason:
+            raise UserError(f"{self.objective.name} with {self.rule.name}: {reason}")
 
 
 class Method(Algorithm):

@@ -133,7 +133,7 @@ class Keeping(ServerStep):
 )
 def test_parts_whose_states_clash_are_refused_by_name(scene, play, parts, state):
     with pytest.raises(UserError, match=f"two parts of this method both use the state {state}"):
-        play(scene(), replace(Composed(ControlVariates()), **parts), 1)
+        play(scene(), replace(Composed(ControlVariates(), ByData("uniform")), **parts), 1)
 
 
 def test_a_composition_is_refused_where_one_of_its_parts_is(scene, play):
@@ -143,3 +143,8 @@ def test_a_composition_is_refused_where_one_of_its_parts_is(scene, play):
 
 def test_an_objectives_own_number_comes_first():
     assert Proximal(0.5).mu == 0.5
+
+
+def test_controls_are_not_combined_with_an_average_by_data():
+    with pytest.raises(UserError, match="control_variates with by_data: .* uniform"):
+        Composed(ControlVariates(), ByData("samples"))

@@ -183,7 +183,7 @@ def test_option_ii_counts_no_steps_after_an_early_stop(scene, play):
     where = scene(sizes=(6,), holdout=6, epochs=3, batch_size=100)
     where.dataset.inputs[6:12] = where.dataset.inputs[:6]
     where.dataset.targets[:6], where.dataset.targets[6:12] = 0, 1
-    simulation = play(where, Composed(ControlVariates(early_stop="stop")), 0)
+    simulation = play(where, Composed(ControlVariates(early_stop="stop"), ByData("uniform")), 0)
     start = tree.index(simulation.hub, 0)["params"]
     simulation.step(evaluate=False)
     moved = tree.sub(start, tree.index(simulation.hub, 0)["params"])

@@ -46,6 +46,9 @@ class FAGH(Algorithm):
     def __post_init__(self) -> None:
         if not isinstance(self.rho, Tensor) and not self.rho > 0:
             raise UserError(f"fagh: rho must be above 0, not {self.rho}")
+        for beta in (self.beta1, self.beta2):
+            if not isinstance(beta, Tensor) and not 0 <= beta < 1:
+                raise UserError(f"fagh: beta1 and beta2 must be in [0, 1), not {beta}")
 
     def init_hub(self, model: State) -> State:
         params = model["params"]

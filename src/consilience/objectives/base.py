@@ -13,6 +13,7 @@ from consilience.types import Batch, Params, State
 if TYPE_CHECKING:
     from consilience.algorithm import Inbox, Setting
     from consilience.client import Client, Trained
+    from consilience.rules.base import Rule
 
 EarlyStop = Literal["never", "stop", "rollback"]
 """On a rise of the held-out loss after an epoch: go on, stop there, or return to the start of the round."""
@@ -73,6 +74,10 @@ class Objective:
     def absorb(self, hub: State, inbox: Inbox) -> State:
         """The hub state of this objective after the uploads arrived."""
         return {}
+
+    def refuse_rule(self, rule: Rule) -> str | None:
+        """Why this objective makes no sense with a rule, or None."""
+        return None
 
     def refuse(self, setting: Setting) -> str | None:
         """Why this objective cannot work in a setting, or None."""

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 from consilience import tree
 from consilience.numbers import is_zero
 from consilience.objectives.base import Objective
+from consilience.rules.by_data import ByData
 from consilience.solver import SGD
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
     from consilience.algorithm import Inbox, Setting
     from consilience.client import Client, Trained
+    from consilience.rules.base import Rule
 
 CONTROL, CHANGE = "control", "control_change"
 
@@ -75,4 +77,11 @@ class ControlVariates(Objective):
         plain = isinstance(solver, SGD) and is_zero(solver.momentum) and is_zero(solver.weight_decay)
         if self.option == "II" and not plain:
             return "option II needs plain SGD: set solver.momentum and solver.weight_decay to 0, or option I"
+        if self.option == "II" and is_zero(solver.lr):
+            return "option II divides by the learning rate: set solver.lr above 0"
         return super().refuse(setting)
+
+    def refuse_rule(self, rule: Rule) -> str | None:
+        if isinstance(rule, ByData) and rule.weighting == "samples":
+            return "its controls are averaged uniformly, so models must be too: set the rule's weighting to uniform"
+        return None

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.curvature import Kind
+from consilience.errors import UserError
 from consilience.numbers import is_zero
 from consilience.objectives.base import Objective, Pass
 from consilience.solver import check_non_negative
@@ -50,6 +51,8 @@ class FisherElastic(Objective):
 
     def __post_init__(self) -> None:
         check_non_negative(self, "strength")
+        if isinstance(self.stiffness, float | int) and not self.stiffness > 0:
+            raise UserError(f"FisherElastic: stiffness must be above 0 (or none), not {self.stiffness}")
 
     def init_hub(self, model: State) -> State:
         zeros = tree.zeros_like(model["params"])
