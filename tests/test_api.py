@@ -95,7 +95,9 @@ def test_a_run_from_python_is_resumed_from_its_folder(method: Any, tmp_path: Pat
 
 def test_names_and_objects_are_the_same():
     by_name = cs.run({"name": "fedprox", "mu": 0.5}, data=OWN, topology="ring", solver="sgd", **TINY)
-    by_object = cs.run(cs.FedProx(mu=0.5), data=OWN, topology=Ring(), solver=SGD(), **{**TINY, "model": MLP((8,))})
+    by_object = cs.run(
+        cs.FedProx(mu=0.5), data=OWN, topology=Ring(), solver=SGD(), **{**TINY, "model": MLP((8,))}
+    )
     assert by_name.digest == by_object.digest
 
 

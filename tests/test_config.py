@@ -244,7 +244,12 @@ def test_who_takes_part(values: dict[str, Any], clients: int, participants: int)
 
 
 def test_settings_to_compare():
-    base = {"rounds": 9, "method": "fedavg", "seeds": [3], "partition": {"name": "dirichlet_class", "alpha": 2}}
+    base = {
+        "rounds": 9,
+        "method": "fedavg",
+        "seeds": [3],
+        "partition": {"name": "dirichlet_class", "alpha": 2},
+    }
     changes = [
         {"label": "few", "rounds": 2},
         {"topology": GRAPH, "method": ["dechomo", "dechw"]},
@@ -279,7 +284,9 @@ def test_objects_can_be_compared_too():
 def test_own_data_stay_with_every_setting():
     blank, rows = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
     own = Dataset.from_arrays("mine", blank, rows, blank, rows)
-    config = read_config({"data": own, "compare": [{"rounds": 1}, {"data": {"name": "mine", "normalize": "none"}}]})
+    config = read_config(
+        {"data": own, "compare": [{"rounds": 1}, {"data": {"name": "mine", "normalize": "none"}}]}
+    )
     assert config.written()["data"] == {"name": "mine", "normalize": "half"}
     assert [(one.data.own is own, one.data.normalize) for _, one in config.settings()] == [
         (True, "half"),
@@ -359,7 +366,8 @@ def accepts(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
             return not extra or rule is True
         raise AssertionError(f"JSON Schema has no {word!r}")
 
-    return all([holds(word, rule) for word, rule in schema.items()])
+    verdicts = [holds(word, rule) for word, rule in schema.items()]  # all of them, to find unknown words
+    return all(verdicts)
 
 
 VALID: dict[str, Any] = {

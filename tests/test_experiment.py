@@ -128,7 +128,11 @@ def test_the_summary(written: tuple[Config, Result]):
     assert result.path is not None
     summary = json.loads((result.path / "summary.json").read_text())
     assert (summary["name"], summary["digest"]) == ("both", result.digest)
-    assert [method["method"] for method in summary["methods"]] == ["fedavg", "fedprox mu=0.01", "fedprox mu=1"]
+    assert [method["method"] for method in summary["methods"]] == [
+        "fedavg",
+        "fedprox mu=0.01",
+        "fedprox mu=1",
+    ]
     for method in summary["methods"]:
         own = [record for record in result.records if record["method"] == method["method"]]
         last = [record["test_accuracy"] for record in own if record["round"] == 3]
@@ -197,14 +201,21 @@ def test_the_summary_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_same_run_gives_the_same_digest():
-    config = configure(method=["fedavg", "scaffold", "local"], participation=0.5, failure_rate=0.3, seeds=[0, 1])
+    config = configure(
+        method=["fedavg", "scaffold", "local"], participation=0.5, failure_rate=0.3, seeds=[0, 1]
+    )
     digests = {experiment.run(config).digest for _ in range(3)}
     assert len(digests) == 1
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"seeds": [1]}, {"rounds": 2}, {"solver": {"name": "sgd", "lr": 0.2}}, {"method": {"name": "fedavg", "label": "x"}}],
+    [
+        {"seeds": [1]},
+        {"rounds": 2},
+        {"solver": {"name": "sgd", "lr": 0.2}},
+        {"method": {"name": "fedavg", "label": "x"}},
+    ],
     ids=["seeds", "rounds", "solver", "label"],
 )
 def test_another_run_gives_another_digest(changes: dict[str, Any]):
@@ -212,7 +223,9 @@ def test_another_run_gives_another_digest(changes: dict[str, Any]):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"lanes": 1}, {"lanes": 3}, {"executor": "sequential"}], ids=["one lane", "three", "sequential"]
+    "changes",
+    [{"lanes": 1}, {"lanes": 3}, {"executor": "sequential"}],
+    ids=["one lane", "three", "sequential"],
 )
 def test_how_it_is_computed_does_not_matter(changes: dict[str, Any]):
     setting = {"method": ["hwa", "scaffold"], "seeds": [0, 1], "clients": 5, "participation": 4}
@@ -276,7 +289,9 @@ def test_a_sweep_of_the_solver_is_its_separate_runs(solver: str, option: str):
 
 def test_a_sweep_of_method_and_solver_is_their_grid():
     config = configure(
-        method=[{"name": "fedprox", "mu": [0.1, 2]}, "swa"], solver={"name": "sgd", "lr": [0.1, 0.3]}, rounds=1
+        method=[{"name": "fedprox", "mu": [0.1, 2]}, "swa"],
+        solver={"name": "sgd", "lr": [0.1, 0.3]},
+        rounds=1,
     )
     assert list(dict.fromkeys(column(experiment.run(config), "method"))) == [
         "fedprox mu=0.1 lr=0.1",
@@ -472,8 +487,12 @@ class _Killer:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, deadly: int | None) -> None:
         self.count, self.deadly = 0, deadly
         self._write, self._append = run_folder.atomic_write, RunFolder.append
+
+        def append(folder: RunFolder, name: str, some: list[dict[str, Any]]) -> None:
+            self.append(folder, name, some)
+
         monkeypatch.setattr(run_folder, "atomic_write", self.atomic_write)
-        monkeypatch.setattr(RunFolder, "append", lambda folder, name, some: self.append(folder, name, some))
+        monkeypatch.setattr(RunFolder, "append", append)
         monkeypatch.setattr(experiment, "accuracy_plot", lambda records, path, title: path.touch())
 
     def _dies(self) -> bool:
@@ -500,7 +519,12 @@ def harvest(path: Path) -> dict[str, Any]:
     files = {p.name: p.read_bytes() for p in sorted((path / "models").iterdir())}
     lists = {name: timeless(lines(path / name)) for name in (METRICS, CLIENTS)}
     names = sorted(str(p.relative_to(path)) for p in path.rglob("*"))
-    return {"digest": json.loads((path / "summary.json").read_text())["digest"], "names": names, **files, **lists}
+    return {
+        "digest": json.loads((path / "summary.json").read_text())["digest"],
+        "names": names,
+        **files,
+        **lists,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -560,7 +584,9 @@ class _Disk:
         self._sync(handle)
 
 
-def test_a_full_disk_loses_nothing(undisturbed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_loses_nothing(
+    undisturbed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The disk fills up at several points; each time there is room again the run goes on."""
     folder = RunFolder(tmp_path / "run")
     config = configure(**FRAGILE)
@@ -618,7 +644,9 @@ def test_every_method_resumes_bit_by_bit(name: str, topology: str, tmp_path: Pat
 
 
 def test_a_model_with_batchnorm_and_dropout_resumes_bit_by_bit(tmp_path: Path):
-    images = torch.randint(0, 256, (24, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    images = torch.randint(
+        0, 256, (24, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    )
     data = Dataset.from_arrays("noise", images[:16], torch.arange(16) % 2, images[16:], torch.arange(8) % 2)
     config = configure(
         data=data, model="fagh-cnn", clients=2, rounds=3, local={"steps": 1}, checkpoint={"every": 1}
@@ -659,6 +687,8 @@ def test_resuming_needs_a_run(tmp_path: Path):
 
 
 def test_partitions_are_shared_between_methods_and_settings():
-    config = configure(method=["fedavg", "swa"], compare=[{"rounds": 1}, {"rounds": 2}, {"partition": "shards"}])
+    config = configure(
+        method=["fedavg", "swa"], compare=[{"rounds": 1}, {"rounds": 2}, {"partition": "shards"}]
+    )
     first, *rest = (arm.scene.partitions for arm in plan(config))
     assert [part is first for part in rest] == [True, True, True, False, False]

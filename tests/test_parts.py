@@ -168,7 +168,14 @@ def test_only_lists_for_numbers_make_a_grid():
 
 @pytest.mark.parametrize(
     ("kind", "verdict"),
-    [(float, True), (float | None, True), (int | float, True), (int, False), (tuple[float, ...], False), (str, False)],
+    [
+        (float, True),
+        (float | None, True),
+        (int | float, True),
+        (int, False),
+        (tuple[float, ...], False),
+        (str, False),
+    ],
 )
 def test_what_can_be_swept(kind: object, verdict: bool):
     assert is_number(kind) is verdict
@@ -183,7 +190,10 @@ METHODS_REFUSED = [
     ({"name": "fedavg", "objective": "plain"}, "unknown option of method fedavg 'objective'"),
     ({"objective": "plain", "rul": "x"}, "unknown part of a composed method 'rul'; did you mean 'rule'?"),
     ({"objective": "plane"}, "unknown objective 'plane'; did you mean 'plain'?"),
-    ({"rule": {"name": "hessian_weighted", "layer": "all"}}, "unknown option of rule hessian_weighted 'layer'"),
+    (
+        {"rule": {"name": "hessian_weighted", "layer": "all"}},
+        "unknown option of rule hessian_weighted 'layer'",
+    ),
     ({"name": "fedprox", "mu": -1}, "Proximal: mu must be at least 0, not -1"),
 ]
 

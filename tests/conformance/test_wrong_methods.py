@@ -155,7 +155,6 @@ def test_the_missing_property_is_named(wrong: Algorithm, words: tuple[str, ...])
         assert word in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="`at` is called on a method whose swept numbers are still missing")
 def test_a_method_may_change_its_numbers_from_round_to_round() -> None:
     check_algorithm(Fading())
 

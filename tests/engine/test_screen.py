@@ -50,11 +50,11 @@ def test_one_bad_number_condemns_its_message_alone(bad, place):
         "params": {"w": torch.randn(3, 2, 4), "scalar": torch.randn(3), "n": torch.arange(3)},
         "other": {"half": torch.randn(3, 2).half(), "empty": torch.zeros(3, 0)},
     }
-    assert finite(stacked, 3, CPU).tolist() == [True, True, True]
+    assert finite([stacked], 3, CPU).tolist() == [True, True, True]
     group, name, position = place
     stacked[group][name][position] = bad
-    assert finite(stacked, 3, CPU).tolist() == [True, False, True]
+    assert finite([stacked], 3, CPU).tolist() == [True, False, True]
 
 
 def test_messages_without_numbers_are_finite():
-    assert finite({}, 2, CPU).tolist() == [True, True]
+    assert finite([{}], 2, CPU).tolist() == [True, True]

@@ -43,14 +43,14 @@ class Report:
     """By replica, the clients whose upload was not finite or not well-formed."""
 
 
-def phase_of(algorithm: Algorithm, index: int, *, setup: bool = False) -> PhaseOf:
-    """How to get an exchange of an algorithm once its swept numbers are known."""
+def phase_of(algorithm: Algorithm, round_number: int, index: int) -> PhaseOf:
+    """How to get a round's exchange of an algorithm once its swept numbers are known."""
+    return lambda swept: numbers.join(algorithm, swept["method"]).at(round_number).phases()[index]
 
-    def phase(swept: State) -> Phase:
-        whole = numbers.join(algorithm, swept["method"])
-        return (whole.setup() if setup else whole.phases())[index]
 
-    return phase
+def setup_of(algorithm: Algorithm, index: int) -> PhaseOf:
+    """The same for an exchange before the first round."""
+    return lambda swept: numbers.join(algorithm, swept["method"]).setup()[index]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Outcome:
     uploads: State
     memories: State
     arrived: Tensor
-    """[jobs] bool: whether the upload is well-formed and finite."""
+    """[jobs] bool: whether the upload is well-formed, and it and the memory are finite."""
     tally: dict[str, Tensor]
     """[jobs] sums that training logged: `loss` and `rows`."""
 

@@ -259,5 +259,5 @@ class Batched(Executor):
             return work(fold, rows)
 
         uploads, memories = torch.func.vmap(one)(*(tree.index(state, chosen) for state in states))
-        arrived = screen.finite(uploads, len(some.jobs), some.device)
+        arrived = screen.finite([uploads, memories], len(some.jobs), some.device)
         return Outcome(uploads, memories, arrived, fold.tally)

@@ -1,4 +1,4 @@
-"""Which messages may be averaged: well-formed and finite ones."""
+"""Which messages may be averaged: well-formed ones from clients whose numbers are finite."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def well_formed(messages: Sequence[State]) -> list[bool]:
     return [found == usual for found in schemas]
 
 
-def finite(messages: State, count: int, device: torch.device) -> Tensor:
-    """[count] whether all numbers of each of the stacked messages are finite."""
+def finite(states: Sequence[State], count: int, device: torch.device) -> Tensor:
+    """[count] whether all numbers of each row of the stacked states are finite."""
     verdict = torch.ones(count, dtype=torch.bool, device=device)
-    for value in tree.flatten(messages).values():
-        if value.is_floating_point():
-            verdict = verdict & value.isfinite().reshape(count, -1).all(1)
+    for state in states:
+        for value in tree.flatten(state).values():
+            if value.is_floating_point():
+                verdict = verdict & value.isfinite().reshape(count, -1).all(1)
     return verdict

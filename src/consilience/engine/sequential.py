@@ -63,8 +63,7 @@ class Sequential(Executor):
         # A message of the wrong shape cannot be stacked; zeros take its place, and it will not count.
         blank = tree.map_leaves(torch.zeros_like, uploads[shaped.index(True)])
         stacked = tree.stack([upload if ok else blank for upload, ok in zip(uploads, shaped, strict=True)])
-        arrived = torch.tensor(shaped, device=cohort.device) & screen.finite(
-            stacked, len(uploads), cohort.device
-        )
+        kept = tree.stack(memories)
+        sound = screen.finite([stacked, kept], len(uploads), cohort.device)
         tally = {name: torch.stack([tally[name] for tally in tallies]) for name in tallies[0]}
-        return Outcome(stacked, tree.stack(memories), arrived, tally)
+        return Outcome(stacked, kept, torch.tensor(shaped, device=cohort.device) & sound, tally)

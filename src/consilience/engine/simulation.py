@@ -15,7 +15,7 @@ from consilience import numbers, tree
 from consilience.algorithm import Algorithm
 from consilience.engine.batches import Floats, IntArray
 from consilience.engine.evaluation import score_on_own_data, score_on_test
-from consilience.engine.exchange import Cast, Exchange, Report, cohort_of, everyone, phase_of
+from consilience.engine.exchange import Cast, Exchange, Report, cohort_of, everyone, phase_of, setup_of
 from consilience.engine.store import Store
 from consilience.engine.traffic import Traffic
 from consilience.engine.world import World
@@ -98,10 +98,11 @@ class Simulation:
     def step(self, *, evaluate: bool = True) -> list[Record]:
         """One round; a record for every replica."""
         start = time.perf_counter()
-        world, algorithm = self.world, self.algorithm.at(self.round)
+        world = self.world
+        in_force = self._whole(tree.index(world.numbers, 0)).at(self.round)
         exchanges = [
-            Exchange(world, phase_of(algorithm, index), algorithm.cached, self.round)
-            for index in range(len(algorithm.phases()))
+            Exchange(world, phase_of(self.algorithm, self.round, index), in_force.cached, self.round)
+            for index in range(len(in_force.phases()))
         ]
         reports = self._set_up() if self.round == 0 else []
         reports += [self._run(one, cohort_of(world, self.round)) for one in exchanges]
@@ -141,7 +142,7 @@ class Simulation:
 
     def _set_up(self) -> list[Report]:
         """The exchanges before the first round, with everyone."""
-        phases = [phase_of(self.algorithm, i, setup=True) for i in range(len(self.algorithm.setup()))]
+        phases = [setup_of(self.algorithm, index) for index in range(len(self.algorithm.setup()))]
         return [self._run(Exchange(self.world, p, frozenset(), 0), everyone(self.world)) for p in phases]
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
@@ -244,11 +245,15 @@ def _jobs_of(report: Report, replica: int) -> list[int]:
 
 
 def _train_loss(reports: list[Report], replica: int) -> float | None:
-    """The mean loss over all samples of all local steps."""
+    """The mean loss over all samples of all local steps, of those clients that were heard."""
     loss, rows = 0.0, 0.0
     for report in reports:
         if report.outcome is not None and "loss" in report.outcome.tally:
-            jobs = _jobs_of(report, replica)
+            jobs = [
+                row
+                for row in _jobs_of(report, replica)
+                if report.jobs[row][1] not in report.rejected[replica]
+            ]
             loss += float(report.outcome.tally["loss"][jobs].double().sum())
             rows += float(report.outcome.tally["rows"][jobs].double().sum())
     return loss / rows if rows else None

@@ -83,5 +83,7 @@ class ControlVariates(Objective):
 
     def refuse_rule(self, rule: Rule) -> str | None:
         if isinstance(rule, ByData) and rule.weighting == "samples":
-            return "its controls are averaged uniformly, so models must be too: set the rule's weighting to uniform"
+            return (
+                "controls are averaged uniformly, so models must be too: set the rule's weighting to uniform"
+            )
         return None

@@ -1,0 +1,99 @@
+"""Commands as a user types them: their exit code and what they print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from consilience import cli
+
+TINY = """
+name: tiny
+method: fedavg
+model: {name: mlp, hidden: [8]}
+clients: 3
+rounds: 2
+local: {steps: 2, batch_size: 8}
+out: OUT
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Runs the console script's own function in this process: a process of its own costs seconds."""
+
+    def run(*words: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["consilience", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        said = capfd.readouterr()
+        assert isinstance(stopped.value.code, int)
+        return Answer(stopped.value.code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where runs go."""
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, out: Path) -> Path:
+    """A configuration file."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY.replace("OUT", str(out)))
+    return path
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts real processes; those that are still there at the end of the test are killed."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def popen(*words: object, **environment: str) -> subprocess.Popen[str]:
+        begun.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "consilience", *map(str, words)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            )
+        )
+        return begun[-1]
+
+    yield popen
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+def process(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., Answer]:
+    """A command in a process of its own, from its start to its end."""
+
+    def run(*words: object, **environment: str) -> Answer:
+        begun = start(*words, **environment)
+        said = begun.communicate(timeout=120)
+        return Answer(begun.returncode, *said)
+
+    return run
