@@ -146,5 +146,5 @@ def test_an_objectives_own_number_comes_first():
 
 
 def test_controls_are_not_combined_with_an_average_by_data():
-    with pytest.raises(UserError, match="control_variates with by_data: .* uniform"):
+    with pytest.raises(UserError, match=r"control_variates with by_data: .* uniform"):
         Composed(ControlVariates(), ByData("samples"))
