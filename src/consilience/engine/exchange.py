@@ -136,17 +136,15 @@ class Exchange:
 
     def _broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""
-        world, phase = self.world, self.phase
-        if not world.graph:
-            return world.executor.map(
-                lambda swept, own: phase(swept).broadcast(own), (0, 0), world.numbers, hub
-            )
-        nodes = {"node": {"index": torch.arange(world.population, device=world.device)}}
+        world = self.world
+        replicas = torch.from_numpy(world.hub_rows // world.population).to(world.device)
+        flat = tree.reshape_leading(hub, len(world.hub_shape), len(replicas))
 
-        def of_replica(swept: State, hubs: State) -> State:
-            return world.executor.map(lambda own, _: phase(swept).broadcast(own), (0, 0), hubs, nodes)
+        def broadcast(swept: State, own: State) -> State:
+            return self.phase(swept).broadcast(own)
 
-        return world.executor.map(of_replica, (0, 0), world.numbers, hub)
+        sent = world.executor.map(broadcast, (0, 0), world.numbers_of(replicas), flat)
+        return tree.reshape_leading(sent, 1, *world.hub_shape)
 
     def _work(self, down: State, store: Store, jobs: Jobs) -> Outcome:
         """Every client's work; memories of those whose upload is sound are kept."""

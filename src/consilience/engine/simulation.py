@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Concatenate
 
 import numpy as np
 import torch
@@ -58,42 +57,23 @@ class Simulation:
         self.round = 0
         population = world.population
         self.store = Store(len(world.replicas) * population, self._initial_memory, world.device)
-        firsts = np.arange(len(world.replicas), dtype=np.int64) * population
-        if world.graph:
-            rows = np.arange(len(world.replicas) * population, dtype=np.int64)
-            models = tree.reshape_leading(world.initial_models(rows), 1, len(world.replicas), population)
-        else:
-            models = world.initial_models(firsts)
-        self.hub = self._map_hubs(_init_hub, models)
+        hubs = self._map_rows(lambda whole, model: whole.init_hub(model), world.hub_rows)
+        self.hub = tree.reshape_leading(hubs, 1, *world.hub_shape)
 
     def _initial_memory(self, rows: IntArray) -> State:
-        swept = self._numbers_of(rows)
+        return self._map_rows(lambda whole, model: whole.init_memory(model), rows)
 
-        def initial(swept: State, model: State) -> State:
-            return self._whole(swept).init_memory(model)
+    def _map_rows(self, function: Callable[[Algorithm, State], State], rows: IntArray) -> State:
+        """`function(algorithm, initial model)` of some clients (replica * population + client), stacked."""
+        swept = self.world.numbers_of(torch.from_numpy(rows // self.world.population).to(self.world.device))
 
-        return self.world.executor.map(initial, (0, 0), swept, self.world.initial_models(rows))
+        def one(numbers_of_row: State, model: State) -> State:
+            return function(self._whole(numbers_of_row), model)
+
+        return self.world.executor.map(one, (0, 0), swept, self.world.initial_models(rows))
 
     def _whole(self, swept: State) -> Algorithm:
         return numbers.join(self.algorithm, swept["method"])
-
-    def _numbers_of(self, rows: IntArray) -> State:
-        replicas = torch.from_numpy(rows // self.world.population).to(self.world.device)
-        return self.world.numbers_of(replicas)
-
-    def _map_hubs(self, function: Callable[Concatenate[Algorithm, ...], State], *states: State) -> State:
-        """`function(algorithm, ...)` at every hub."""
-        run = self.world.executor.map
-        dims = [0] * len(states)
-        if not self.world.graph:
-            return run(
-                lambda swept, *s: function(self._whole(swept), *s), (0, *dims), self.world.numbers, *states
-            )
-
-        def of_replica(swept: State, *hubs: State) -> State:
-            return run(lambda *one: function(self._whole(swept), *one), dims, *hubs)
-
-        return run(of_replica, (0, *dims), self.world.numbers, *states)
 
     def step(self, *, evaluate: bool = True) -> list[Record]:
         """One round; a record for every replica."""
@@ -234,10 +214,6 @@ class Simulation:
             for group, params in self.hub.items()
         }
         self.store.restore(snapshot)
-
-
-def _init_hub(algorithm: Algorithm, model: State) -> State:
-    return algorithm.init_hub(model)
 
 
 def _jobs_of(report: Report, replica: int) -> list[int]:

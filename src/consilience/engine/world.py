@@ -69,6 +69,17 @@ class World:
         """Where the computation happens."""
         return self.pool.targets.device
 
+    @property
+    def hub_shape(self) -> tuple[int, ...]:
+        """The leading axes of hubs: [replicas] servers, or [replicas, nodes]."""
+        return (len(self.replicas), self.population) if self.graph else (len(self.replicas),)
+
+    @property
+    def hub_rows(self) -> IntArray:
+        """The client (replica * population + client) whose initial model each hub starts from."""
+        rows = np.arange(len(self.replicas) * self.population, dtype=np.int64)
+        return rows if self.graph else rows[:: self.population]
+
     def initial_models(self, rows: IntArray) -> State:
         """The initial models of some clients (replica * population + client), stacked."""
         models = []
