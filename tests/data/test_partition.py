@@ -68,7 +68,11 @@ def with_holdout(partitioner: Partitioner, holdout: float) -> Partitioner:
     return dataclasses.replace(partitioner, holdout=holdout)
 
 
-@pytest.mark.parametrize(("partitioner", "dropped"), DROPPED, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("partitioner", "dropped"),
+    DROPPED,
+    ids=[f"{partitioner.name}-{i}" for i, (partitioner, _) in enumerate(DROPPED)],
+)
 @settings(max_examples=25, deadline=None)
 @given(
     labels=st.lists(st.sampled_from([0, 1, 2, 4, 7]), min_size=40, max_size=150).map(np.array),
