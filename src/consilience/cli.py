@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -36,8 +38,6 @@ def main() -> None:
         app()
     except UserError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted; a run with a checkpoint goes on with `consilience resume RUN`", code=130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader went away (`| head`): nothing is wrong, and nobody listens
         sys.exit(0)
@@ -48,6 +48,15 @@ def main() -> None:
 def _fail(message: str, code: int = 2) -> None:
     print(f"consilience: {message}", file=sys.stderr)
     sys.exit(code)
+
+
+@contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _fail(f"interrupted; go on with `consilience resume {path}`", code=130)
 
 
 def _version(asked: bool) -> None:
@@ -82,7 +91,8 @@ def run(
     config = load_config(file, overrides or [])
     folder = RunFolder(config.out / config.name)
     existing: Existing = "overwrite" if overwrite else "refuse"
-    result = experiment.run(config, folder=folder, existing=existing, listener=display())
+    with _resumable(folder.path):
+        result = experiment.run(config, folder=folder, existing=existing, listener=display())
     show_result(result, config.targets)
 
 
@@ -94,7 +104,8 @@ def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar=
     from consilience.display import display, show_result
     from consilience.run_folder import CONFIG
 
-    result = experiment.resume(path, display())
+    with _resumable(path):
+        result = experiment.resume(path, display())
     show_result(result, load_config(path / CONFIG).targets)
 
 

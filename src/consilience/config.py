@@ -48,7 +48,9 @@ def _read_solver(value: object) -> Sweep[Solver]:
     if isinstance(value, Sweep):
         return value
     if isinstance(value, Solver):
-        return Sweep((value,), ("",), write_part(value))
+        if SOLVERS.get(value.name) is not type(value):
+            return Sweep((value,), ("",), write_part(value))
+        value = write_part(value)
     return read_sweep("solver", SOLVERS, value)
 
 
@@ -83,6 +85,18 @@ MethodsField = Annotated[
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_not_a_number(cls, values: Any) -> Any:
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if (
+                isinstance(value, bool)
+                and name in cls.model_fields
+                and cls.model_fields[name].annotation is not bool
+            ):
+                raise UserError(f"{name}: expected a number or a name, not {value}")
+        return values
 
 
 class DataSection(_Section):
@@ -133,6 +147,10 @@ class CheckpointSection(_Section):
     every: int = Field(10, ge=1, description="Rounds between checkpoints.")
 
 
+_PARTS = {"method": "fedavg", "partition": "iid", "model": "mlp", "solver": "sgd", "topology": "star"}
+"""The keys that hold named parts, and the part each holds by default."""
+
+
 def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
@@ -149,10 +167,14 @@ class Config(_Section):
     name: str = Field(
         "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run's folder is OUT/NAME."
     )
-    method: MethodsField = Field(default_factory=lambda: [read_method("fedavg")])
-    data: Annotated[DataSection, BeforeValidator(_read_data)] = Field(default_factory=DataSection)
-    partition: PartitionerField = Field(default_factory=lambda: read_part("partition", PARTITIONERS, "iid"))
-    model: ModelField = Field(default_factory=lambda: read_part("model", MODELS, "mlp"))
+    method: MethodsField = Field(default_factory=lambda: [read_method(_PARTS["method"])])
+    data: Annotated[DataSection, BeforeValidator(_read_data, json_schema_input_type=DataSection | str)] = (
+        Field(default_factory=DataSection)
+    )
+    partition: PartitionerField = Field(
+        default_factory=lambda: read_part("partition", PARTITIONERS, _PARTS["partition"])
+    )
+    model: ModelField = Field(default_factory=lambda: read_part("model", MODELS, _PARTS["model"]))
     clients: int | None = Field(
         None, ge=1, description="By default 10, or as many as the topology has nodes."
     )
@@ -162,11 +184,17 @@ class Config(_Section):
     failure_rate: float = Field(0.0, ge=0, le=1, description="How likely a client's upload never arrives.")
     rounds: int = Field(20, ge=1)
     local: LocalSection = Field(default_factory=lambda: LocalSection(epochs=1))
-    solver: SolverField = Field(default_factory=lambda: _read_solver("sgd"))
-    topology: TopologyField = Field(default_factory=lambda: read_part("topology", TOPOLOGIES, "star"))
+    solver: SolverField = Field(default_factory=lambda: _read_solver(_PARTS["solver"]))
+    topology: TopologyField = Field(
+        default_factory=lambda: read_part("topology", TOPOLOGIES, _PARTS["topology"])
+    )
     init: Init | None = Field(None, description="By default common on a star and different on a graph.")
     seeds: Annotated[
-        list[Annotated[int, Field(ge=0)]], BeforeValidator(lambda v: [v] if isinstance(v, int) else v)
+        list[Annotated[int, Field(ge=0)]],
+        BeforeValidator(
+            lambda v: [v] if isinstance(v, int) else v,
+            json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int,
+        ),
     ] = Field([0], min_length=1)
     executor: ExecutorName = "auto"
     lanes: int | None = Field(
@@ -187,9 +215,11 @@ class Config(_Section):
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds: {self.seeds} names a seed twice")
         nodes = self.topology.nodes
+        if nodes is not None and nodes < 1:
+            raise UserError(f"topology: nodes must be at least 1, not {nodes}")
         if nodes is not None and self.clients is not None and nodes != self.clients:
             raise UserError(f"topology has {nodes} nodes, but clients is {self.clients}")
-        if isinstance(self.participation, bool) or self.participation <= 0:
+        if self.participation <= 0:
             raise UserError(f"participation must be above 0, not {self.participation}")
         if isinstance(self.participation, float) and self.participation > 1:
             raise UserError(
@@ -282,7 +312,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         values = yaml.safe_load(path.read_text())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date that does not exist, say
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected keys and values, found {type(values).__name__}")
@@ -297,28 +327,32 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise UserError(f"override {override!r} is not of the form key=value")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         raise UserError(f"override {override!r}: the value is not valid YAML") from None
     *parents, last = path.split(".")
     place: Any = values
     for key in parents:
-        if isinstance(place, dict) and isinstance(place.get(key), str):
-            place[key] = {"name": place[key]}  # `method: fedavg` is short for `method: {name: fedavg}`
         place = _enter(place, key, override)
     if isinstance(place, list):
         place[_position(place, last, override)] = value
-    else:
-        place[last] = value
+        return
+    if not isinstance(place, dict):
+        raise UserError(f"override {override!r}: {parents[-1]!r} is a plain value, it has no {last!r}")
+    if last == "name" and path.split(".")[0] in _PARTS and place.get("name") != value:
+        place.clear()  # another part has other options
+    place[last] = value
 
 
 def _enter(place: Any, key: str, override: str) -> Any:
-    if isinstance(place, list):
-        return place[_position(place, key, override)]
-    if not isinstance(place, dict):
+    """The value under a key; a name becomes a mapping with that name, a missing part the default one."""
+    inside: Any = _position(place, key, override) if isinstance(place, list) else key
+    if not isinstance(place, list | dict):
         raise UserError(f"override {override!r}: {key!r} is inside a plain value")
-    if place.get(key) is None:
-        place[key] = {}
-    return place[key]
+    if isinstance(place, dict) and place.get(key) is None:
+        place[key] = {"name": _PARTS[key]} if key in _PARTS else {}
+    if isinstance(place[inside], str):
+        place[inside] = {"name": place[inside]}
+    return place[inside]
 
 
 def _position(place: list[Any], key: str, override: str) -> int:

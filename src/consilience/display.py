@@ -37,14 +37,14 @@ class _Clock(Listener):
     """Knows how far the run is."""
 
     def start(self, arms: list[Arm]) -> None:
-        self.total = sum(arm.config.rounds for arm in arms)
-        self.done = 0
+        self.arms = arms
+        self.seen = 0
         self.begin = time.monotonic()
         self.bytes = 0
 
     def status(self, arm: Arm, lines: list[dict[str, Any]]) -> str:
         """One line about a round."""
-        self.done += 1
+        self.seen += 1
         self.bytes += sum(line["bytes_up"] + line["bytes_down"] for line in lines)
         accuracies = [line["test_accuracy"] for line in lines if line.get("test_accuracy") is not None]
         losses = [line["train_loss"] for line in lines if line["train_loss"] is not None]
@@ -56,14 +56,16 @@ class _Clock(Listener):
             f"loss {fmean(losses):.4f}" if losses else "",
             f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
             human_bytes(self.bytes),
-            f"{self.left():.0f} s left",
+            f"{self.left(arm, lines[0]['round']):.0f} s left",
         ]
         dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
         return "  ".join(filter(None, facts)) + (f"  dropped {', '.join(dropped)}" if dropped else "")
 
-    def left(self) -> float:
-        """Seconds that the rest will take if rounds go on as they went."""
-        return (time.monotonic() - self.begin) / max(self.done, 1) * (self.total - self.done)
+    def left(self, arm: Arm, number: int) -> float:
+        """Seconds that the rest will take after a round if rounds go on as they went."""
+        later = self.arms[self.arms.index(arm) + 1 :]
+        rounds = arm.config.rounds - number + sum(one.config.rounds for one in later)
+        return (time.monotonic() - self.begin) / self.seen * rounds
 
 
 class PlainDisplay(_Clock):
@@ -78,9 +80,9 @@ class LiveDisplay(_Clock):
 
     def __init__(self, screen: Console) -> None:
         self._progress = Progress(
-            TextColumn("{task.fields[label]}"),
+            TextColumn("{task.fields[label]}", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[status]}"),
+            TextColumn("{task.fields[status]}", markup=False),
             TimeElapsedColumn(),
             console=screen,
         )

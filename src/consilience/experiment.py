@@ -171,8 +171,8 @@ def run(
     with repeatable(config.torch_device):
         if folder is None:
             return _Run(config, arms, None, listener).execute()
-        folder.prepare(config.written(), existing)
         with folder.locked():
+            folder.prepare(config.written(), existing)
             return _Run(config, arms, folder, listener).execute()
 
 
@@ -211,6 +211,8 @@ class _Run:
         if self.folder is None:
             return None
         checkpoint = self.folder.load_checkpoint()
+        if checkpoint and checkpoint.config != self._config_digest():
+            raise UserError(f"{self.folder.path} was made with another configuration; restore its {CONFIG}")
         self.folder.truncate(METRICS, checkpoint.metrics if checkpoint else 0)
         self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         self.records = self.folder.read_lines(METRICS)
@@ -247,7 +249,12 @@ class _Run:
 
     def _checkpoint(self, arm: int, state: dict[str, torch.Tensor]) -> None:
         if self.folder:
-            self.folder.save_checkpoint(Checkpoint(arm, len(self.records), len(self.clients), state))
+            self.folder.save_checkpoint(
+                Checkpoint(arm, len(self.records), len(self.clients), state, self._config_digest())
+            )
+
+    def _config_digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.config.written(), sort_keys=True).encode()).hexdigest()
 
     def _conclude(self) -> Result:
         summaries = summarise(self.records, self.config.targets)

@@ -33,8 +33,7 @@ def read_method(value: object) -> MethodChoice:
     if isinstance(value, MethodChoice):
         return value
     if isinstance(value, Algorithm):
-        sweep: Sweep[Algorithm] = Sweep((value,), ("",), write_part(value))
-        return MethodChoice(_label(value.name, value, {}), sweep, None, on_graph=False)
+        return _object(value)
     if isinstance(value, Mapping):
         options = {str(key): option for key, option in value.items()}
         label = options.pop("label", None)
@@ -44,6 +43,19 @@ def read_method(value: object) -> MethodChoice:
             return _composition(options, label)
         return _named(options, label)
     return _named({"name": value}, None)
+
+
+def _object(algorithm: Algorithm) -> MethodChoice:
+    """An object is the same as its entry in a file, where it can have one."""
+    if isinstance(algorithm, Composed):
+        slots = {slot: getattr(algorithm, slot) for slot in _SLOTS}
+        if all(_SLOTS[slot].get(part.name) is type(part) for slot, part in slots.items()):
+            return _composition({slot: write_part(part) for slot, part in slots.items()}, None)
+    elif METHODS.get(algorithm.name) is type(algorithm):
+        return _named(write_part(algorithm), None)
+    label = _label(algorithm.name, algorithm, {})
+    sweep: Sweep[Algorithm] = Sweep((algorithm,), ("",), {**write_part(algorithm), "label": label})
+    return MethodChoice(label, sweep, None, on_graph=False)
 
 
 def _named(options: dict[str, object], label: str | None) -> MethodChoice:
@@ -89,12 +101,12 @@ def _label(name: str, part: object, swept: Mapping[str, object]) -> str:
 
 def method_schema() -> dict[str, object]:
     """The JSON schema of one entry of `method:`."""
-    names = sorted({*METHODS, *ALIASES})
+    text: dict[str, object] = {"type": "string"}
+    named = {**METHODS, **{alias: METHODS[target.method] for alias, target in ALIASES.items()}}
     composition = {
         "type": "object",
         "title": "composition",
-        "properties": {slot: part_schema(parts) for slot, parts in _SLOTS.items()}
-        | {"label": {"type": "string"}},
+        "properties": {slot: part_schema(parts) for slot, parts in _SLOTS.items()} | {"label": text},
         "additionalProperties": False,
     }
-    return {"anyOf": [{"enum": names}, part_schema(METHODS), composition]}
+    return {"anyOf": [part_schema(named, label=text), composition]}

@@ -36,6 +36,8 @@ def make_part(kind: str, cls: type[T], options: Mapping[str, object]) -> T:
     for key in options:
         if key not in fields:
             raise unknown(f"option of {kind} {name}", key, fields)
+        if isinstance(options[key], bool) and not admits(fields[key], bool):
+            raise UserError(f"{kind} {name}: {key}: expected a number or a name, not {options[key]}")
     try:
         part: T = TypeAdapter(cls).validate_python(dict(options))
     except ValidationError as error:
@@ -91,11 +93,11 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def is_number(kind: object) -> bool:
-    """Whether an option is a float, i.e. can be swept."""
+def admits(kind: object, wanted: type) -> bool:
+    """Whether an option's type is, or includes, a plain type. A float option can be swept."""
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return any(is_number(one) for one in typing.get_args(kind))
-    return kind is float
+        return any(admits(one, wanted) for one in typing.get_args(kind))
+    return kind is wanted
 
 
 @dataclass(frozen=True)
@@ -112,14 +114,25 @@ class Sweep(Generic[T]):
 def grid(
     options: Mapping[str, object], kinds: Mapping[str, object]
 ) -> Iterator[tuple[dict[str, object], str]]:
-    """Every combination of the lists given for numbers, each with a label."""
-    swept = {key: v for key, v in options.items() if isinstance(v, list) and is_number(kinds.get(key))}
-    for key, values in swept.items():
-        if not values:
-            raise UserError(f"{key}: the list of values is empty")
-    for combination in itertools.product(*swept.values()):
-        chosen = dict(zip(swept, combination, strict=True))
-        yield {**options, **chosen}, " ".join(f"{key}={value}" for key, value in chosen.items())
+    """Every combination of the lists given for numbers, each with a label of what differs."""
+    lists = {key: v for key, v in options.items() if isinstance(v, list) and admits(kinds.get(key), float)}
+    for key, values in lists.items():
+        _check_values(key, values)
+    for combination in itertools.product(*lists.values()):
+        chosen = dict(zip(lists, combination, strict=True))
+        label = " ".join(f"{key}={value}" for key, value in chosen.items() if len(lists[key]) > 1)
+        yield {**options, **chosen}, label
+
+
+def _check_values(key: str, values: list[object]) -> None:
+    """Refuse a list that is not one of different numbers."""
+    if not values:
+        raise UserError(f"{key}: the list of values is empty")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"{key}: a list here is a sweep over numbers, and {value!r} is not one")
+    if len(set(values)) != len(values):
+        raise UserError(f"{key}: {values} names a value twice")
 
 
 def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Sweep[T]:
@@ -129,19 +142,21 @@ def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Swe
         raise unknown(kind, name, registry)
     combined = list(grid(options, option_types(registry[name])))
     variants = tuple(make_part(kind, registry[name], chosen) for chosen, _ in combined)
-    lists = {key: v for key, v in options.items() if isinstance(v, list) and len(combined) > 1}
+    kinds = option_types(registry[name])
+    lists = {key: v for key, v in options.items() if isinstance(v, list) and admits(kinds[key], float)}
+    lists = {key: values for key, values in lists.items() if len(values) > 1}
     return Sweep(variants, tuple(label for _, label in combined), {**write_part(variants[0]), **lists})
 
 
-def part_schema(registry: Mapping[str, type[Any]]) -> dict[str, object]:
-    """A JSON schema for editors: a name, or an object with a name and that part's options."""
-    variants = [_object_schema(name, cls) for name, cls in registry.items()]
+def part_schema(registry: Mapping[str, type[Any]], **more: dict[str, object]) -> dict[str, object]:
+    """A JSON schema for editors: a name, or an object with a name and that part's options (and `more`)."""
+    variants = [_object_schema(name, cls, more) for name, cls in registry.items()]
     return {"anyOf": [{"enum": sorted(registry)}, *variants]}
 
 
-def _object_schema(name: str, cls: type) -> dict[str, object]:
+def _object_schema(name: str, cls: type, more: dict[str, dict[str, object]]) -> dict[str, object]:
     schema = TypeAdapter(cls).json_schema()
-    properties = {key: _or_list(kind) for key, kind in schema.get("properties", {}).items()}
+    properties = {key: _or_list(kind) for key, kind in schema.get("properties", {}).items()} | more
     return {
         "type": "object",
         "title": name,
@@ -154,7 +169,9 @@ def _object_schema(name: str, cls: type) -> dict[str, object]:
 
 def _or_list(schema: dict[str, Any]) -> dict[str, Any]:
     """A number may be a list of numbers: a sweep."""
-    if schema.get("type") != "number":
+    choices = schema.get("anyOf", [schema])
+    if not any(choice.get("type") == "number" for choice in choices):
         return schema
-    rest = {key: value for key, value in schema.items() if key != "type"}
-    return {**rest, "anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}
+    rest = {key: value for key, value in schema.items() if key not in ("type", "anyOf")}
+    plain = [{"type": choice["type"]} for choice in choices]
+    return {**rest, "anyOf": [*plain, {"type": "array", "items": {"type": "number"}}]}

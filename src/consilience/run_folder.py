@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import yaml
 from torch import Tensor
@@ -36,6 +37,8 @@ class Checkpoint:
     clients: int
     """Lines of the clients' results that belong to it."""
     state: dict[str, Tensor]
+    config: str = ""
+    """A digest of the configuration."""
 
 
 class RunFolder:
@@ -93,8 +96,13 @@ class RunFolder:
         path = self.path / name
         if not path.exists():
             return []
-        whole = path.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in whole]
+        try:
+            lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}") from None
+        if not all(isinstance(line, dict) for line in lines):
+            raise UserError(f"{path} is damaged: a line is not an object")
+        return lines
 
     def truncate(self, name: str, count: int) -> None:
         """Keep the first `count` lines."""
@@ -103,14 +111,14 @@ class RunFolder:
             if count:
                 raise UserError(f"{path} is missing")
             return
-        lines = path.read_text().split("\n")[:-1]
+        lines = path.read_bytes().split(b"\n")[:-1]
         if len(lines) < count:
             raise UserError(f"{path} is damaged: {len(lines)} lines, but the checkpoint knows {count}")
-        atomic_write(path, "".join(f"{line}\n" for line in lines[:count]).encode())
+        atomic_write(path, b"".join(line + b"\n" for line in lines[:count]))
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically."""
-        fields = {name: str(getattr(checkpoint, name)) for name in ("arm", "metrics", "clients")}
+        fields = {name: str(getattr(checkpoint, name)) for name in ("arm", "metrics", "clients", "config")}
         atomic_write(self.path / CHECKPOINT, wire.encode_tensors(checkpoint.state, fields))
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -120,7 +128,8 @@ class RunFolder:
             return None
         try:
             state, fields = wire.decode_tensors(path.read_bytes())
-            return Checkpoint(int(fields["arm"]), int(fields["metrics"]), int(fields["clients"]), state)
+            arm, metrics, clients = (int(fields[name]) for name in ("arm", "metrics", "clients"))
+            return Checkpoint(arm, metrics, clients, state, fields["config"])
         except (wire.WireError, KeyError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
 
@@ -137,8 +146,7 @@ class RunFolder:
             raise UserError(f"{self._models(label)} is damaged: {error}") from None
 
     def _models(self, label: str) -> Path:
-        safe = "".join(c if c.isalnum() or c in "=.-_" else "_" for c in label)
-        return self.path / MODELS / f"{safe}.safetensors"
+        return self.path / MODELS / f"{quote(label, safe='=,+')}.safetensors"
 
     def write_json(self, name: str, value: object) -> None:
         """Replace a JSON file, atomically."""

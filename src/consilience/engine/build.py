@@ -68,7 +68,13 @@ class Scene:
 
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Say why a simulation would be refused, without making it."""
-    _refuse(scene, _task(scene), variants)
+    task = _task(scene)
+    _refuse(scene, task, variants)
+    with torch.random.fork_rng(devices=[]):
+        model = task.weights_of(scene.build())
+    for algorithm, _ in variants:
+        algorithm.init_hub(model)
+        algorithm.init_memory(model)
 
 
 def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:
