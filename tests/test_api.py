@@ -21,7 +21,6 @@ from consilience.solver import SGD
 from consilience.topology import Ring
 from consilience.types import State
 
-BUG = pytest.mark.xfail(strict=True, reason="a known defect, to be mended")
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [8]},
     "clients": 3,
@@ -77,9 +76,9 @@ def test_an_existing_run(tmp_path: Path):
 
 
 RESUMABLE = {
-    "object": pytest.param(cs.HWA(layers="all"), marks=BUG),
-    "several objects": pytest.param([cs.FedProx(mu=0.3), cs.FedProx(mu=3.0)], marks=BUG),
-    "composed": pytest.param(cs.Composed(), marks=BUG),
+    "object": cs.HWA(layers="all"),
+    "several objects": [cs.FedProx(mu=0.3), cs.FedProx(mu=3.0)],
+    "composed": cs.Composed(),
     "name": "hwa",
     "mapping": {"name": "fedprox", "mu": [0.1, 0.2]},
 }
@@ -168,7 +167,6 @@ def test_an_own_method():
     assert not torch.equal(still, moved)
 
 
-@BUG
 def test_own_parts_can_be_compared():
     result = cs.run(Lazy(), data=OWN, compare=[{"rounds": 1}, {"clients": 5}], **{**TINY, "model": Linear()})
     assert [summary.method for summary in result.summaries] == ["lazy", "lazy"]

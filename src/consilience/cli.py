@@ -38,9 +38,6 @@ def main() -> None:
         app()
     except UserError as error:
         _fail(str(error))
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader went away (`| head`): nothing is wrong, and nobody listens
-        sys.exit(0)
     except OSError as error:
         _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
 

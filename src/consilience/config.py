@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -73,7 +73,7 @@ SolverField = Annotated[
     Sweep[Solver],
     PlainValidator(_read_solver),
     PlainSerializer(lambda sweep: sweep.written, return_type=dict),
-    WithJsonSchema(part_schema(SOLVERS)),
+    WithJsonSchema(part_schema(SOLVERS, sweep=True)),
 ]
 MethodsField = Annotated[
     list[MethodChoice],
@@ -219,7 +219,7 @@ class Config(_Section):
             raise UserError(f"topology: nodes must be at least 1, not {nodes}")
         if nodes is not None and self.clients is not None and nodes != self.clients:
             raise UserError(f"topology has {nodes} nodes, but clients is {self.clients}")
-        if self.participation <= 0:
+        if not self.participation > 0:
             raise UserError(f"participation must be above 0, not {self.participation}")
         if isinstance(self.participation, float) and self.participation > 1:
             raise UserError(
@@ -257,13 +257,11 @@ class Config(_Section):
         """The settings to run, each with a label: this one, or those of `compare`."""
         if not self.compare:
             return [(self.topology.name, self)]
-        base = self.written() | {"compare": []}
+        base = {name: getattr(self, name) for name in Config.model_fields if name != "compare"}
         settings = []
         for number, changes in enumerate(self.compare):
             label = changes.get("label")
             merged = {**base, **{key: value for key, value in changes.items() if key != "label"}}
-            if "topology" in changes and "clients" not in changes and self.clients is None:
-                merged["clients"] = None
             config = read_config(merged, f"compare[{number}]", self.data.own)
             settings.append((str(label or config.topology.name), config))
         labels = [label for label, _ in settings]
@@ -280,8 +278,9 @@ def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset 
     """A checked configuration; a problem is a UserError of one line."""
     try:
         values = dict(values)
-        if own is not None:
-            values["data"] = {**_read_data(values.get("data", own)), "own": own}
+        data = _read_data(values.get("data", own))
+        if own is not None and isinstance(data, dict):
+            values["data"] = {**data, "own": own}
         return Config.model_validate(values)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
@@ -316,12 +315,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected keys and values, found {type(values).__name__}")
-    for override in overrides:
-        _override(values, override)
+    for number, override in enumerate(overrides):
+        _override(values, override, {earlier.partition("=")[0] for earlier in overrides[:number]})
     return read_config(values, str(path))
 
 
-def _override(values: dict[str, Any], override: str) -> None:
+def _override(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
     path, sign, text = override.partition("=")
     if not sign or not path:
         raise UserError(f"override {override!r} is not of the form key=value")
@@ -339,7 +338,9 @@ def _override(values: dict[str, Any], override: str) -> None:
     if not isinstance(place, dict):
         raise UserError(f"override {override!r}: {parents[-1]!r} is a plain value, it has no {last!r}")
     if last == "name" and path.split(".")[0] in _PARTS and place.get("name") != value:
-        place.clear()  # another part has other options
+        # Another part has other options: those of the file go, those of earlier overrides stay.
+        for key in [key for key in place if ".".join([*parents, key]) not in earlier]:
+            del place[key]
     place[last] = value
 
 

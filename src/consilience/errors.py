@@ -18,5 +18,5 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     """
     known = sorted(valid)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    hint = f"; did you mean {near[0]!r}?" if near else ""
     return UserError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known)})")

@@ -125,6 +125,10 @@ def plan(config: Config) -> list[Arm]:
             variants, labels = zip(*pairs, strict=True)
             arms.append(Arm(setting, one, own_scene, choice, variants, labels))
             check(own_scene, variants)
+    names = [arm.name for arm in arms]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"two methods would both be called {twice!r}; give one a label")
     return arms
 
 
@@ -213,10 +217,8 @@ class _Run:
         checkpoint = self.folder.load_checkpoint()
         if checkpoint and checkpoint.config != self._config_digest():
             raise UserError(f"{self.folder.path} was made with another configuration; restore its {CONFIG}")
-        self.folder.truncate(METRICS, checkpoint.metrics if checkpoint else 0)
-        self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
-        self.records = self.folder.read_lines(METRICS)
-        self.clients = self.folder.read_lines(CLIENTS)
+        self.records = self.folder.truncate(METRICS, checkpoint.metrics if checkpoint else 0)
+        self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
             self.models[arm.name] = tree.unflatten(self.folder.load_models(arm.name), ("params", "buffers"))
         return checkpoint

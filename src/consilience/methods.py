@@ -101,12 +101,13 @@ def _label(name: str, part: object, swept: Mapping[str, object]) -> str:
 
 def method_schema() -> dict[str, object]:
     """The JSON schema of one entry of `method:`."""
-    text: dict[str, object] = {"type": "string"}
+    text = {"type": "string"}
     named = {**METHODS, **{alias: METHODS[target.method] for alias, target in ALIASES.items()}}
     composition = {
         "type": "object",
         "title": "composition",
-        "properties": {slot: part_schema(parts) for slot, parts in _SLOTS.items()} | {"label": text},
+        "properties": {slot: part_schema(parts, sweep=True) for slot, parts in _SLOTS.items()}
+        | {"label": text},
         "additionalProperties": False,
     }
-    return {"anyOf": [part_schema(named, label=text), composition]}
+    return {"anyOf": [part_schema(named, sweep=True, more={"label": text}), composition]}

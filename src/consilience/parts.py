@@ -54,12 +54,17 @@ def first_problem(error: ValidationError) -> str:
     # A union reports the branch it tried as a part of the place; names of fields are what a user knows.
     where = ".".join(str(step) for step in problem["loc"] if _is_key(step))
     given = problem.get("input")
-    text = problem["msg"] + ("" if isinstance(given, dict) else f", not {given!r}")
+    text = problem["msg"]
+    if not isinstance(given, dict) and ", not " not in text:
+        text += f", not {given!r}"
     return f"{where}: {text}" if where else text
 
 
 def _is_key(step: object) -> bool:
-    return isinstance(step, int) or (isinstance(step, str) and step.replace("_", "").isalnum())
+    if isinstance(step, int):
+        return True
+    branches = {"int", "float", "str", "bool", "none"}
+    return isinstance(step, str) and step.replace("_", "").isalnum() and step not in branches
 
 
 def _name_and_options(kind: str, value: object) -> tuple[str, dict[str, object]]:
@@ -128,11 +133,19 @@ def _check_values(key: str, values: list[object]) -> None:
     """Refuse a list that is not one of different numbers."""
     if not values:
         raise UserError(f"{key}: the list of values is empty")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"{key}: a list here is a sweep over numbers, and {value!r} is not one")
-    if len(set(values)) != len(values):
+    numbers = {_number(key, value) for value in values}
+    if len(numbers) != len(values):
         raise UserError(f"{key}: {values} names a value twice")
+
+
+def _number(key: str, value: object) -> float:
+    """A value of a sweep; YAML reads 1e-3 as text."""
+    try:
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            return float(value)
+    except ValueError:
+        pass
+    raise UserError(f"{key}: a list here is a sweep over numbers, and {value!r} is not one")
 
 
 def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Sweep[T]:
@@ -148,15 +161,29 @@ def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Swe
     return Sweep(variants, tuple(label for _, label in combined), {**write_part(variants[0]), **lists})
 
 
-def part_schema(registry: Mapping[str, type[Any]], **more: dict[str, object]) -> dict[str, object]:
-    """A JSON schema for editors: a name, or an object with a name and that part's options (and `more`)."""
-    variants = [_object_schema(name, cls, more) for name, cls in registry.items()]
+Schema = dict[str, Any]
+
+
+def part_schema(
+    registry: Mapping[str, type[Any]], *, sweep: bool = False, more: Mapping[str, Schema] | None = None
+) -> Schema:
+    """A JSON schema for editors: a name, or an object with a name and that part's options.
+
+    Args:
+        registry: The parts.
+        sweep: Whether a number may be a list of numbers.
+        more: Schemas of further keys that every such object may have.
+    """
+    variants = []
+    for name, cls in registry.items():
+        properties = TypeAdapter(cls).json_schema().get("properties", {})
+        if sweep:
+            properties = {key: _or_list(schema) for key, schema in properties.items()}
+        variants.append(_object_schema(name, cls, {**properties, **(more or {})}))
     return {"anyOf": [{"enum": sorted(registry)}, *variants]}
 
 
-def _object_schema(name: str, cls: type, more: dict[str, dict[str, object]]) -> dict[str, object]:
-    schema = TypeAdapter(cls).json_schema()
-    properties = {key: _or_list(kind) for key, kind in schema.get("properties", {}).items()} | more
+def _object_schema(name: str, cls: type, properties: dict[str, Schema]) -> Schema:
     return {
         "type": "object",
         "title": name,
@@ -167,7 +194,7 @@ def _object_schema(name: str, cls: type, more: dict[str, dict[str, object]]) -> 
     }
 
 
-def _or_list(schema: dict[str, Any]) -> dict[str, Any]:
+def _or_list(schema: Schema) -> Schema:
     """A number may be a list of numbers: a sweep."""
     choices = schema.get("anyOf", [schema])
     if not any(choice.get("type") == "number" for choice in choices):

@@ -104,17 +104,18 @@ class RunFolder:
             raise UserError(f"{path} is damaged: a line is not an object")
         return lines
 
-    def truncate(self, name: str, count: int) -> None:
-        """Keep the first `count` lines."""
+    def truncate(self, name: str, count: int) -> list[dict[str, Any]]:
+        """Keep the first `count` lines, and give them."""
         path = self.path / name
-        if not path.exists():
-            if count:
-                raise UserError(f"{path} is missing")
-            return
-        lines = path.read_bytes().split(b"\n")[:-1]
+        if count and not path.exists():
+            raise UserError(f"{path} is missing")
+        lines = self.read_lines(name)
         if len(lines) < count:
             raise UserError(f"{path} is damaged: {len(lines)} lines, but the checkpoint knows {count}")
-        atomic_write(path, b"".join(line + b"\n" for line in lines[:count]))
+        if path.exists():
+            whole = path.read_bytes().split(b"\n")
+            atomic_write(path, b"".join(line + b"\n" for line in whole[:count]))
+        return lines[:count]
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically."""

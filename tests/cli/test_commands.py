@@ -22,8 +22,6 @@ from consilience.models import MODELS
 from consilience.registry import METHODS
 from consilience.version import __version__
 
-BUG = pytest.mark.xfail(strict=True, reason="a known defect, to be mended")
-
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -171,7 +169,6 @@ def test_data_that_come_with_the_package_need_no_download(command: Callable[...,
 # On a terminal.
 
 
-@BUG
 def test_a_live_display(tiny: Path):
     screen = Console(file=io.StringIO(), force_terminal=True, width=160)
     experiment.run(
@@ -184,7 +181,6 @@ def test_a_live_display(tiny: Path):
     )
 
 
-@BUG
 def test_the_time_that_is_left(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -14,8 +14,6 @@ import pytest
 
 from consilience.version import __version__
 
-BUG = pytest.mark.xfail(strict=True, reason="a known defect, to be mended")
-
 FRAGILE = """
 name: fragile
 method: [scaffold, local]
@@ -83,7 +81,6 @@ def test_killed_and_resumed_until_it_is_done(
     assert ended.out.splitlines()[-1] == whole.out.splitlines()[-1]  # the digest
 
 
-@BUG
 def test_an_interrupted_run_says_how_to_go_on(fragile: Path, start: Callable[..., subprocess.Popen[str]]):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored here
     run = start("run", fragile, "rounds=2000")
