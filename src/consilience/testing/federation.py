@@ -1,0 +1,206 @@
+"""Tiny ragged federations in which methods are checked, and how their results are compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from consilience import tree
+from consilience.algorithm import Algorithm, Setting
+from consilience.data.dataset import Dataset
+from consilience.data.partition import Partition
+from consilience.engine.build import Scene, simulate
+from consilience.engine.cohort import LocalWork
+from consilience.engine.lanes import Batched
+from consilience.engine.simulation import Simulation
+from consilience.models.mlp import MLP
+from consilience.solver import SGD, Solver
+from consilience.topology import Complete, Ring, Star, Topology
+from consilience.types import State
+
+SIZES = (7, 4, 3, 1, 8)
+"""Training samples of the clients."""
+HELD_OUT = 2
+"""Samples that each of them keeps back, where the method asks for it."""
+INPUTS, IMAGES, CLASSES = (6,), (1, 4, 4), 3
+"""The shape of an input, also of the built-in convolutional model's, and the number of classes."""
+WORK = LocalWork(epochs=2, steps=None, batch_size=4)
+SHORT_WORK = LocalWork(epochs=1, steps=None, batch_size=4)
+"""Where a second epoch would show nothing new."""
+TOLERANCE = 1e-9
+"""Of a difference in float64, relative to the largest number of its tensor."""
+SOLVERS: tuple[Solver, ...] = (SGD(0.1, momentum=0.5, weight_decay=0.01), SGD(0.1))
+TOPOLOGIES: tuple[Topology, ...] = (Star(), Ring(), Complete())
+
+Module = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A method under test, and settings that it accepts."""
+
+    algorithm: Algorithm
+    solver: Solver
+    module: Module
+    topologies: tuple[Topology, ...]
+    holdout: bool
+    features: bool
+    device: torch.device
+
+    def refusal(self, algorithm: Algorithm, solver: Solver, topology: Topology) -> str | None:
+        """Why another variant cannot work in this setting, or None."""
+        return algorithm.refuse(
+            Setting(
+                graph=not isinstance(topology, Star),
+                solver=solver,
+                epochs=WORK.epochs,
+                holdout=self.holdout,
+                features=self.features,
+                failures=False,
+            )
+        )
+
+    @property
+    def symmetric(self) -> tuple[Topology, ...]:
+        """The topologies in which all clients have the same place."""
+        return tuple(topology for topology in self.topologies if not isinstance(topology, Ring))
+
+
+Property = Callable[[Subject], None]
+
+
+def perceptron() -> nn.Module:
+    """The model that methods are checked with by default."""
+    return MLP((8,)).build(INPUTS, CLASSES)
+
+
+def convolutional() -> nn.Module:
+    """The model with batch normalisation and dropout."""
+    # No bias: batch normalisation takes it out again, and its gradient would be rounding errors alone.
+    body = (nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.3), nn.Flatten())
+    return nn.Sequential(*body, nn.Linear(12, CLASSES))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A federation."""
+
+    topology: Topology = field(default_factory=Star)
+    partitions: dict[int, Partition] = field(default_factory=lambda: {0: ragged_partition(SIZES)})
+    """By seed."""
+    participation: int = 100
+    work: LocalWork = SHORT_WORK
+    dtype: torch.dtype = torch.float64
+    images: bool = False
+    """Whether the model is the built-in convolutional one."""
+    lanes: int = 0
+    """0: one client after the other."""
+    chunk: int = 100
+
+
+def simulation_of(subject: Subject, layout: Layout, *variants: tuple[Algorithm, Solver]) -> Simulation:
+    """A federation before its first round; by default of the subject's method alone."""
+    scene = Scene(
+        dataset=clouds(IMAGES if layout.images else INPUTS),
+        build=convolutional if layout.images else subject.module,
+        partitions={
+            seed: one if subject.holdout else dataclasses.replace(one, holdouts=nothing(one))
+            for seed, one in layout.partitions.items()
+        },
+        topology=layout.topology,
+        work=layout.work,
+        participation=layout.participation,
+        normalize="none",
+        executor="sequential",
+        device=subject.device,
+        dtype=layout.dtype,
+    )
+    simulation = simulate(scene, variants or ((subject.algorithm, subject.solver),))
+    if not layout.lanes:
+        return simulation
+    batched = Batched(simulation.world.pool, layout.lanes, layout.chunk)
+    return Simulation(dataclasses.replace(simulation.world, executor=batched), simulation.algorithm)
+
+
+def clouds(shape: tuple[int, ...]) -> Dataset:
+    """Three overlapping clouds of points; neighbouring rows are of different classes."""
+    random = torch.Generator().manual_seed(0)
+    targets = torch.arange(100) % CLASSES
+    centres, spread = (
+        torch.randn(count, *shape, generator=random, dtype=torch.float64) for count in (CLASSES, 100)
+    )
+    inputs = centres[targets] + spread
+    return Dataset.from_arrays("clouds", inputs, targets, inputs[:9], targets[:9], classes=CLASSES)
+
+
+def ragged_partition(sizes: Sequence[int], first: int = 0) -> Partition:
+    """Clients with these numbers of training rows, one after the other."""
+    cuts = first + np.cumsum([0, *(size + HELD_OUT for size in sizes)])
+    rows = [np.arange(begin, end, dtype=np.int64) for begin, end in itertools.pairwise(cuts)]
+    return Partition(tuple(r[HELD_OUT:] for r in rows), tuple(r[:HELD_OUT] for r in rows), {}, 0)
+
+
+def nothing(partition: Partition) -> tuple[Any, ...]:
+    """Held-out rows for clients that keep none back."""
+    return tuple(rows[:0] for rows in partition.holdouts)
+
+
+def play(simulation: Simulation, rounds: int) -> list[State]:
+    """After some rounds, by replica: its hub, its clients' memories and the training losses."""
+    losses: list[dict[str, Tensor]] = [{} for _ in simulation.world.replicas]
+    for _ in range(rounds):
+        for record in simulation.step(evaluate=False):
+            if record.train_loss is not None:
+                loss = torch.tensor(record.train_loss, dtype=torch.float64)
+                losses[record.replica][f"round {record.round}"] = loss
+    return [{**state_of(simulation, replica), "loss": known} for replica, known in enumerate(losses)]
+
+
+def state_of(simulation: Simulation, replica: int = 0) -> State:
+    """A replica's hub and memories."""
+    clients = np.arange(simulation.world.population) + replica * simulation.world.population
+    hub, memories = tree.index(simulation.hub, replica), simulation.store.load(clients)
+    return {f"hub.{g}": p for g, p in hub.items()} | {f"memory.{g}": p for g, p in memories.items()}
+
+
+def of_clients(simulation: Simulation, state: State, clients: Sequence[int]) -> State:
+    """A replica's state with some of its clients, in some order."""
+    chosen = torch.tensor(clients, device=simulation.world.device)
+    own = ("hub.", "memory.") if simulation.world.graph else ("memory.",)
+    return {
+        group: {name: value[chosen] for name, value in params.items()} if group.startswith(own) else params
+        for group, params in state.items()
+    }
+
+
+def assert_close(expected: State, found: State, what: str) -> None:
+    """Equal up to rounding."""
+    for path, value, other in pairs_of(expected, found, what):
+        if not value.is_floating_point():
+            assert torch.equal(value, other), f"{what}, {path} differs."
+        elif value.numel():
+            gap, scale = float((value - other).abs().max()), float(value.abs().max())
+            assert gap <= TOLERANCE * scale, f"{what}, {path} of scale {scale:.3g} differs by {gap:.3g}."
+
+
+def assert_same(expected: State, found: State, what: str) -> None:
+    """Equal bit for bit."""
+    for path, value, other in pairs_of(expected, found, what):
+        assert torch.equal(value, other), f"{what}, {path} is not the same bit for bit."
+
+
+def pairs_of(expected: State, found: State, what: str) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Corresponding tensors of two states, which must have the same names."""
+    left, right = tree.flatten(expected), tree.flatten(found)
+    assert left.keys() == right.keys(), f"{what}, there is {sorted(right)} instead of {sorted(left)}."
+    for path, value in left.items():
+        kinds = [f"{one.dtype} {tuple(one.shape)}" for one in (value, right[path])]
+        assert kinds[0] == kinds[1], f"{what}, {path} is {kinds[1]} instead of {kinds[0]}."
+        yield path, value, right[path]
