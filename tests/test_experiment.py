@@ -174,14 +174,28 @@ def test_the_partitions_are_on_record(written: tuple[Config, Result]):
     assert result.path is not None
     manifests = json.loads((result.path / "partitions.json").read_text())
     parts = experiment.split(config, BLOBS)
-    assert manifests == {"star": {str(seed): parts[seed].manifest() for seed in (0, 5)}}
+    seeds = {str(seed): parts[seed].manifest() for seed in (0, 5)}
+    assert manifests == {"star": {"data": BLOBS.digest(), "seeds": seeds}}
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path):
+    folder = RunFolder(tmp_path / "run")
+    config = configure(rounds=3, checkpoint={"every": 1})
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config, folder=folder, listener=_Stop(2))
+    other = Dataset.from_arrays(
+        BLOBS.name, BLOBS.inputs + 1, BLOBS.targets, BLOBS.test_inputs, BLOBS.test_targets, classes=3
+    )
+    with pytest.raises(UserError, match="the data or their split are not those of"):
+        experiment.run(read_config(config.written(), own=other), folder=folder, existing="resume")
 
 
 def test_the_resolved_configuration_runs_again(written: tuple[Config, Result]):
     config, result = written
     assert result.path is not None
     resolved = yaml.safe_load((result.path / "config.yaml").read_text())
-    assert resolved == config.written()
+    assert resolved == config.resolved().written()
+    assert (resolved["device"], resolved["executor"]) == ("cpu", "batched")
     again = experiment.run(read_config(resolved, own=BLOBS))
     assert timeless(again.records) == timeless(result.records)
     assert again.digest == result.digest
@@ -338,7 +352,7 @@ def test_aliases_differ_in_how_models_start():
         ({"topology": "ring"}, "different"),
         ({"topology": "ring", "init": "common"}, "common"),
         ({"init": "different", "method": "local"}, "different"),
-        ({"topology": "ring", "init": "common", "method": "dechetero"}, "different"),
+        ({"topology": "ring", "init": "different", "method": "dechetero"}, "different"),
     ],
 )
 def test_how_models_start(changes: dict[str, Any], init: str):
@@ -625,8 +639,9 @@ def test_every_method_resumes_bit_by_bit(name: str, topology: str, tmp_path: Pat
     entry: dict[str, Any] = {"name": name}
     if name == "dechw*":
         entry |= {"until": 2, "mode": "freeze"}
+    some = 1.0 if name == "dechw*" else 3  # frozen curvature needs everybody
     config = configure(
-        method=entry, topology=topology, rounds=4, participation=3, checkpoint={"every": 2}, seeds=[0, 1]
+        method=entry, topology=topology, rounds=4, participation=some, checkpoint={"every": 2}, seeds=[0, 1]
     )
     whole = experiment.run(config)
     folder = RunFolder(tmp_path / "run")

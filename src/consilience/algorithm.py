@@ -76,8 +76,9 @@ class Setting:
     solver: Solver
     epochs: int | None
     holdout: bool
-    features: bool
-    failures: bool
+    """Whether clients hold data out."""
+    unreliable: bool
+    """Whether some messages do not come: partial participation or failures."""
 
 
 Init = Literal["common", "different"]

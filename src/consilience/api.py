@@ -37,6 +37,7 @@ def run(
         settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset, and
             `model`, `partition`, `topology` and `solver` may be objects of this library.
     """
-    config = read_config({**settings, "method": method}, "run")
-    folder = None if out is None else RunFolder(Path(out) / config.name)
+    place = {} if out is None else {"out": Path(out)}
+    config = read_config({**settings, **place, "method": method}, "run")
+    folder = None if out is None else RunFolder(config.out / config.name)
     return run_experiment(config, folder=folder, existing=existing, listener=listener)

@@ -20,8 +20,8 @@ from consilience.solver import Solver
 from consilience.task import Task, mean_loss
 from consilience.types import Batch, Params, State
 
-Rows = Literal["train", "data", "holdout"]
-"""Which batches: those of local training, one pass over the training data, or the held-out data."""
+Rows = Literal["train", "data", "holdout", "own"]
+"""Which batches: of training; one pass over the training data; the held-out data; these if any, else those."""
 
 
 class Step(Protocol):

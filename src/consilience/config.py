@@ -26,7 +26,7 @@ from consilience.data.dataset import Dataset, Normalisation
 from consilience.data.partition import Partitioner
 from consilience.data.partitioners import PARTITIONERS
 from consilience.data.sources import SOURCES
-from consilience.engine.build import ExecutorName
+from consilience.engine.build import ExecutorName, resolve_executor
 from consilience.errors import UserError, unknown
 from consilience.methods import MethodChoice, method_schema, read_method
 from consilience.models import MODELS, ModelSpec
@@ -228,6 +228,8 @@ class Config(_Section):
         if self.participants > self.population:
             raise UserError(f"participation {self.participation} is more than the {self.population} clients")
         for choice in self.method:
+            if choice.init and self.init and choice.init != self.init:
+                raise UserError(f"{choice.label} means init: {choice.init}, but init is {self.init}")
             if choice.on_graph and self.topology.name == "star":
                 raise UserError(f"{choice.label} is fedavg on a graph; set topology, e.g. erdos_renyi")
         return self
@@ -249,9 +251,15 @@ class Config(_Section):
         """The device, with `auto` resolved."""
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
+        number = int(self.device.partition(":")[2] or 0)
+        if self.device.startswith("cuda") and number >= torch.cuda.device_count():
             raise UserError(f"device {self.device} is not available here; use cpu or auto")
         return torch.device(self.device)
+
+    def resolved(self) -> Config:
+        """The configuration with `auto` replaced by what it means on this machine."""
+        changes = {"device": str(self.torch_device), "executor": resolve_executor(self.executor)}
+        return self.model_copy(update=changes)
 
     def settings(self) -> list[tuple[str, Config]]:
         """The settings to run, each with a label: this one, or those of `compare`."""
@@ -260,9 +268,13 @@ class Config(_Section):
         base = {name: getattr(self, name) for name in Config.model_fields if name != "compare"}
         settings = []
         for number, changes in enumerate(self.compare):
+            for key in sorted(changes.keys() & {"name", "out", "targets", "device", "compare"}):
+                raise UserError(f"compare[{number}]: {key} belongs to the whole run, not to one setting")
             label = changes.get("label")
             merged = {**base, **{key: value for key, value in changes.items() if key != "label"}}
-            config = read_config(merged, f"compare[{number}]", self.data.own)
+            data = changes.get("data", self.data.name)
+            same = (data.get("name") if isinstance(data, dict) else data) == self.data.name
+            config = read_config(merged, f"compare[{number}]", self.data.own if same else None)
             settings.append((str(label or config.topology.name), config))
         labels = [label for label, _ in settings]
         if len(set(labels)) != len(labels):
@@ -316,8 +328,19 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected keys and values, found {type(values).__name__}")
     for number, override in enumerate(overrides):
+        _check_effect(values, override)
         _override(values, override, {earlier.partition("=")[0] for earlier in overrides[:number]})
     return read_config(values, str(path))
+
+
+def _check_effect(values: dict[str, Any], override: str) -> None:
+    """Refuse an override that every item of `compare` overrides in turn."""
+    key = override.partition("=")[0].partition(".")[0]
+    items = values.get("compare")
+    if isinstance(items, list) and items and all(isinstance(item, dict) and key in item for item in items):
+        raise UserError(
+            f"override {override!r} has no effect: every item of compare sets {key}; try compare.0.{key}"
+        )
 
 
 def _override(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
@@ -337,7 +360,8 @@ def _override(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
         return
     if not isinstance(place, dict):
         raise UserError(f"override {override!r}: {parents[-1]!r} is a plain value, it has no {last!r}")
-    if last == "name" and path.split(".")[0] in _PARTS and place.get("name") != value:
+    owner = next((key for key in reversed(parents) if not key.isdigit()), "")
+    if last == "name" and owner in _PARTS and place.get("name") != value:
         # Another part has other options: those of the file go, those of earlier overrides stay.
         for key in [key for key in place if ".".join([*parents, key]) not in earlier]:
             del place[key]

@@ -117,7 +117,7 @@ def show_result(result: Result, targets: Sequence[float]) -> None:
 
 
 def show_partitions(config: Config) -> None:
-    """How the data of every setting and seed are split: measures, a hash and a plot."""
+    """How the data of every setting and seed are split: measures and a hash; the first seed is drawn."""
     screen = console()
     for setting, one in config.settings():
         dataset = one.data.own or load(one.data.name)

@@ -171,6 +171,7 @@ def run(
 ) -> Result:
     """Carry out a run; with a folder, its files are written and it can be resumed."""
     listener = listener or Listener()
+    config = config.resolved()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
     with repeatable(config.torch_device):
         if folder is None:
@@ -200,7 +201,7 @@ class _Run:
         checkpoint = self._recover()
         first = checkpoint.arm if checkpoint else 0
         if self.folder:
-            self.folder.write_json(PARTITIONS, _manifests(self.arms))
+            self.folder.settle(PARTITIONS, _manifests(self.arms), resumed=checkpoint is not None)
         self.listener.start(self.arms)
         try:
             for number in range(first, len(self.arms)):
@@ -289,7 +290,7 @@ def _line(arm: Arm, record: Record) -> dict[str, Any]:
             "bytes_down": sum(record.bytes_down.values()),
             "traffic": {"up": record.bytes_up, "down": record.bytes_down},
             "samples": record.samples,
-            "seconds": round(record.seconds, 6),
+            "seconds": round(record.seconds / len(arm.variants), 6),  # a variant's share
             "dropped": list(record.dropped),
         }
     )
@@ -302,10 +303,15 @@ def _client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
 
 
 def _manifests(arms: list[Arm]) -> dict[str, Any]:
-    """By setting and seed, how the data were split."""
+    """By setting, a digest of the data, and by seed how they were split."""
+    scenes = {arm.setting: arm.scene for arm in arms}
+    digests = {id(scene.dataset): scene.dataset.digest() for scene in scenes.values()}
     return {
-        arm.setting: {str(seed): part.manifest() for seed, part in arm.scene.partitions.items()}
-        for arm in arms
+        setting: {
+            "data": digests[id(scene.dataset)],
+            "seeds": {str(seed): part.manifest() for seed, part in scene.partitions.items()},
+        }
+        for setting, scene in scenes.items()
     }
 
 

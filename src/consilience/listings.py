@@ -48,7 +48,7 @@ def _describe(name: str, cls: type[Algorithm]) -> dict[str, Any]:
 
 
 def _setting(*, graph: bool) -> Setting:
-    return Setting(graph, SGD(), epochs=1, holdout=True, features=True, failures=False)
+    return Setting(graph, SGD(), epochs=1, holdout=True, unreliable=False)
 
 
 def bytes_of_a_round(algorithm: Algorithm) -> tuple[int, int]:

@@ -110,6 +110,8 @@ def convert(module: nn.Module) -> nn.Module:
     dropouts = 0
     for parent in list(wrapper.modules()):
         for name, child in parent._modules.items():
+            if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout):
+                raise UserError(f"{type(child).__name__} is not supported: its randomness is not the run's")
             if isinstance(child, _BatchNorm) and id(child) not in replaced:
                 replaced[id(child)] = RowBatchNorm(child)
             elif isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):

@@ -149,6 +149,15 @@ class RunFolder:
     def _models(self, label: str) -> Path:
         return self.path / MODELS / f"{quote(label, safe='=,+')}.safetensors"
 
+    def settle(self, name: str, value: object, *, resumed: bool) -> None:
+        """Write a JSON file that never changes; a resumed run must have the same."""
+        path = self.path / name
+        if resumed and path.exists() and json.loads(path.read_text()) != json.loads(json.dumps(value)):
+            raise UserError(
+                f"the data or their split are not those of {path}, so this run cannot go on with them"
+            )
+        self.write_json(name, value)
+
     def write_json(self, name: str, value: object) -> None:
         """Replace a JSON file, atomically."""
         atomic_write(self.path / name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

@@ -32,13 +32,13 @@ ODD = {
 def test_the_odd_one_out_is_found(odd, place):
     messages = [message(w=torch.full((2, 3), float(number))) for number in range(3)]
     messages.insert(place, ODD[odd])
-    assert well_formed(messages) == [number != place for number in range(4)]
+    assert well_formed([(message, {}) for message in messages]) == [number != place for number in range(4)]
 
 
 def test_the_order_of_names_does_not_matter():
     turned = {"buffers": USUAL["buffers"], "params": dict(reversed(USUAL["params"].items()))}
     assert schema(turned) == schema(USUAL)
-    assert well_formed([USUAL, turned]) == [True, True]
+    assert well_formed([(USUAL, {}), (turned, {})]) == [True, True]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
@@ -58,3 +58,8 @@ def test_one_bad_number_condemns_its_message_alone(bad, place):
 
 def test_messages_without_numbers_are_finite():
     assert finite([{}], 2, CPU).tolist() == [True, True]
+
+
+def test_a_memory_of_the_wrong_shape_counts_too():
+    good, bad = {"control": {"w": torch.zeros(2)}}, {"control": {"w": torch.zeros(3)}}
+    assert well_formed([(USUAL, good), (USUAL, bad), (USUAL, good)]) == [True, False, True]

@@ -10,6 +10,8 @@ from torch.testing import assert_close
 
 from consilience import tree
 from consilience.algorithm import Inbox
+from consilience.algorithms.dechw import Resent
+from consilience.errors import UserError
 from consilience.rules.hessian_weighted import HessianWeighted
 
 MODEL = {"params": {"a.weight": torch.ones(2, 2), "a.bias": torch.ones(2), "b.weight": torch.ones(3, 2)}}
@@ -90,9 +92,9 @@ def test_accumulation_over_three_rounds_of_curvature_1_2_5(accumulate, beta, exp
     assert sent["importance"]["a.bias"].tolist() == [expected] * 2
 
 
-def test_frozen_sends_what_was_accumulated_and_computes_nothing():
+def test_resent_is_what_was_accumulated_and_nothing_is_computed():
     memory = {"importance": DIAGONAL}
-    rule = HessianWeighted("all", accumulate="sum", frozen=True)
+    rule = Resent("all", accumulate="sum")
     assert rule.evidence(None, MODEL, memory) == ({"importance": DIAGONAL}, {})
 
 
@@ -145,3 +147,16 @@ def test_a_node_counts_itself_or_not_and_falls_back_to_its_weighting(
 def test_an_isolated_node_keeps_its_own_model(include_self):
     heard = inbox([3.0, 99.0], [0.5, 0.5], [1.0, 0.0], node=0, peers=[0.0, 0.0])
     assert HessianWeighted(include_self=include_self).merge({}, heard)["o.weight"].item() == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"accumulate": "sum", "beta": -1.0}, "beta must be at least 0"),
+        ({"beta": 0.5}, "does nothing without accumulate"),
+        ({"accumulate": "ema", "beta": 1.5}, "at most 1"),
+    ],
+)
+def test_a_beta_that_makes_no_sense_is_refused(options, line):
+    with pytest.raises(UserError, match=line):
+        HessianWeighted(**options)

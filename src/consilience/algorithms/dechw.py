@@ -17,13 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from consilience.algorithm import Algorithm
+from consilience.algorithm import Algorithm, Setting
+from consilience.client import Client
 from consilience.curvature import Kind
 from consilience.errors import UserError
 from consilience.method import Composed, Method, Parts
 from consilience.objectives.base import Objective
 from consilience.rules.by_data import ByData, Weighting
 from consilience.rules.hessian_weighted import Accumulate, HessianWeighted
+from consilience.types import State
 
 Preset = Literal["printed", "released"]
 
@@ -45,11 +47,11 @@ class DecHW(Method):
     def parts(self) -> Parts:
         return Parts(Objective(early_stop="stop" if self.preset == "released" else "never"), self.rule())
 
-    def rule(self, *, frozen: bool = False) -> HessianWeighted:
+    def rule(self, kind: type[HessianWeighted] = HessianWeighted) -> HessianWeighted:
         """The rule with this method's numbers."""
         printed = self.preset == "printed"
         normalize = printed if self.normalize is None else self.normalize
-        return HessianWeighted(
+        return kind(
             layers="all",
             kind=self.kind or ("per_sample_sum" if printed else "batch_sum"),
             norm_scope="model" if normalize else "none",
@@ -57,7 +59,6 @@ class DecHW(Method):
             beta=self.beta,
             include_self=printed,
             weighting="samples" if printed else "uniform",
-            frozen=frozen,
         )
 
 
@@ -89,6 +90,20 @@ class DecHWStar(Method):
         weighting: Weighting = "samples" if self.preset == "printed" else "uniform"
         return Composed(self.parts().objective, ByData(weighting))
 
+    def refuse(self, setting: Setting) -> str | None:
+        if self.mode == "freeze" and setting.unreliable:
+            return "mode freeze uses curvature that every neighbour has heard, so nobody may be missing"
+        return super().refuse(setting)
+
+
+@final
+@dataclass(frozen=True)
+class Resent(HessianWeighted):
+    """The same weights from the curvature in memory; no new diagonal."""
+
+    def evidence(self, client: Client, model: State, memory: State) -> tuple[State, State]:
+        return {"importance": memory["importance"]}, {}
+
 
 @final
 @dataclass(frozen=True)
@@ -102,4 +117,4 @@ class FrozenDecHW(Method):
 
     def parts(self) -> Parts:
         dechw = DecHW(self.preset, self.beta)
-        return Parts(dechw.parts().objective, dechw.rule(frozen=True))
+        return Parts(dechw.parts().objective, dechw.rule(Resent))

@@ -26,6 +26,7 @@ from consilience import tree
 from consilience.algorithm import Algorithm, Inbox, Phase, Setting
 from consilience.client import Client
 from consilience.errors import UserError
+from consilience.solver import check_non_negative
 from consilience.types import Params, State
 
 
@@ -44,6 +45,7 @@ class FAGH(Algorithm):
     row_index: int | Literal["bias0", "max_diag"] = 0
 
     def __post_init__(self) -> None:
+        check_non_negative(self, "lr")
         if not isinstance(self.rho, Tensor) and not self.rho > 0:
             raise UserError(f"fagh: rho must be above 0, not {self.rho}")
         for beta in (self.beta1, self.beta2):

@@ -41,6 +41,12 @@ class Job:
     shard: IntArray
     holdout: IntArray
 
+    def rows(self, which: Rows) -> IntArray:
+        """The rows of the data to visit."""
+        if which == "holdout" or (which == "own" and len(self.holdout)):
+            return self.holdout
+        return self.shard
+
 
 @dataclass(frozen=True)
 class Cohort:
@@ -75,11 +81,8 @@ class Cohort:
         return self._plans[rows, epoch]
 
     def _make_plan(self, rows: Rows, epoch: int | None) -> Plan:
-        visits = [
-            Visit(job.seed, self.round, job.client, job.holdout if rows == "holdout" else job.shard)
-            for job in self.jobs
-        ]
-        size = self.work.batch_size
+        visits = [Visit(job.seed, self.round, job.client, job.rows(rows)) for job in self.jobs]
+        size = max(1, min(self.work.batch_size, max(len(visit.rows) for visit in visits)))
         if rows == "train":
             epochs = range(self.work.epochs or 0) if epoch is None else [epoch]
             orders = [training_order(visit, epochs, self.work.steps, size) for visit in visits]

@@ -48,13 +48,12 @@ def score_on_test(world: World, models: State) -> Scores:
 def score_on_own_data(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:
     """Every model on the data of its client: what it held out where it did, else what it trained on."""
     cohort = Cohort(tuple(world.job(*job) for job in jobs), 0, world.work, world.device)
-    held_out = all(len(job.holdout) for job in cohort.jobs)
     zeros = torch.zeros(len(jobs), dtype=world.pool.dtype, device=world.device)
     start = {"sum": {"correct": zeros, "loss": zeros, "rows": zeros}}
 
     def work(fold: Fold, states: Sequence[State]) -> tuple[State, State]:
         carry, model = states
-        return fold(ScoreStep(world.task), carry, model, "holdout" if held_out else "data"), {}
+        return fold(ScoreStep(world.task), carry, model, "own"), {}
 
     total = world.executor.clients(cohort, work, [start, models]).uploads["sum"]
     rows = total["rows"]

@@ -89,6 +89,8 @@ class Exchange:
     phase: PhaseOf
     cached: frozenset[str]
     """Groups of the upload that are not sent again."""
+    personal: bool
+    """Whether a client's work counts for itself, even if its upload is lost."""
     round: int
     """Keys all randomness."""
 
@@ -101,12 +103,13 @@ class Exchange:
             store: The clients' memories; those whose upload is sound are renewed.
         """
         world = self.world
-        # A server never hears a failed client, so that work need not be done; a failed peer hears itself.
+        # A server never hears a failed client, so that work need not be done; but a failed peer hears
+        # itself, and a personal model is trained for its own sake.
         jobs = tuple(
             (index, client)
             for index, clients in enumerate(cast.sampled)
             for client in clients
-            if world.graph or client not in cast.failed[index]
+            if world.graph or self.personal or client not in cast.failed[index]
         )
         down = self._broadcast(hub)
         down_bytes = {} if world.graph else row_bytes(down)
@@ -123,7 +126,7 @@ class Exchange:
         else:
             hub = self._combine_at_servers(hub, sent)
             traffic = tuple(
-                Traffic(times(len(sent.rows_of(replica)), up_bytes), count)
+                Traffic(times(len(sent.delivered(replica)), up_bytes), count)
                 for replica, count in enumerate(received)
             )
         rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
@@ -185,7 +188,7 @@ class Exchange:
         sizes = np.zeros((len(senders), width))
         for replica, rows in enumerate(senders):
             shards = world.replicas[replica].shards
-            sizes[replica, : len(rows)] = [len(shards[sent.jobs[row][1]]) * sent.arrived[row] for row in rows]
+            sizes[replica, : len(rows)] = [len(shards[sent.jobs[row][1]]) * sent.heard(row) for row in rows]
         messages = _heard(tree.map_leaves(lambda v: v[place], sent.outcome.uploads), sizes > 0, world.device)
         weights = _normalised(sizes)
 
@@ -259,6 +262,15 @@ class _Sent:
 
     def rows_of(self, replica: int) -> list[int]:
         return [row for row, (index, _) in enumerate(self.jobs) if index == replica]
+
+    def delivered(self, replica: int) -> list[int]:
+        """The rows of messages that were not lost, sound or not."""
+        return [row for row in self.rows_of(replica) if self.jobs[row][1] not in self.failed[replica]]
+
+    def heard(self, row: int) -> bool:
+        """Whether a server hears a message."""
+        replica, client = self.jobs[row]
+        return bool(self.arrived[row]) and client not in self.failed[replica]
 
     def rejected(self, replica: int) -> frozenset[int]:
         return frozenset(self.jobs[row][1] for row in self.rows_of(replica) if not self.arrived[row])

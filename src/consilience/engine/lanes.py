@@ -227,7 +227,7 @@ class Batched(Executor):
     Args:
         pool: The data.
         lanes: How many clients train side by side.
-        chunk: How many jobs' states are held at a time.
+        chunk: How many jobs are computed at a time.
     """
 
     name: ClassVar[str] = "batched"

@@ -13,7 +13,6 @@ import torch
 class Purpose(IntEnum):
     """What a stream of random numbers is for. Streams of different purposes never touch."""
 
-    PARTITION = 1
     INITIAL_WEIGHTS = 2
     COHORT = 3
     FAILURE = 4

@@ -19,9 +19,9 @@ def schema(message: State) -> Schema:
     return tuple((name, value.shape, value.dtype) for name, value in sorted(tree.flatten(message).items()))
 
 
-def well_formed(messages: Sequence[State]) -> list[bool]:
-    """Whether each message has the schema that most of them have."""
-    schemas = [schema(message) for message in messages]
+def well_formed(results: Sequence[tuple[State, State]]) -> list[bool]:
+    """Whether each client's upload and memory have the schemas that most have."""
+    schemas = [(schema(upload), schema(memory)) for upload, memory in results]
     usual = Counter(schemas).most_common(1)[0][0]
     return [found == usual for found in schemas]
 

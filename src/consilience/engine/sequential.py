@@ -38,6 +38,12 @@ class SequentialFold:
         return carry
 
 
+def _stack(states: list[State], shaped: list[bool]) -> State:
+    """The states as one. One of the wrong shape cannot be stacked: zeros stand for it and do not count."""
+    blank = tree.map_leaves(torch.zeros_like, states[shaped.index(True)])
+    return tree.stack([state if ok else blank for state, ok in zip(states, shaped, strict=True)])
+
+
 class Sequential(Executor):
     """One client, one hub, one model at a time."""
 
@@ -59,11 +65,8 @@ class Sequential(Executor):
             uploads.append(upload)
             memories.append(memory)
             tallies.append(fold.tally)
-        shaped = screen.well_formed(uploads)
-        # A message of the wrong shape cannot be stacked; zeros take its place, and it will not count.
-        blank = tree.map_leaves(torch.zeros_like, uploads[shaped.index(True)])
-        stacked = tree.stack([upload if ok else blank for upload, ok in zip(uploads, shaped, strict=True)])
-        kept = tree.stack(memories)
+        shaped = screen.well_formed(list(zip(uploads, memories, strict=True)))
+        stacked, kept = _stack(uploads, shaped), _stack(memories, shaped)
         sound = screen.finite([stacked, kept], len(uploads), cohort.device)
         tally = {name: torch.stack([tally[name] for tally in tallies]) for name in tallies[0]}
         return Outcome(stacked, kept, torch.tensor(shaped, device=cohort.device) & sound, tally)

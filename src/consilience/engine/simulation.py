@@ -22,8 +22,8 @@ from consilience.types import State
 
 LOG = logging.getLogger("consilience")
 
-CLIENTS_AT_A_TIME = 256
-"""How many clients' models are held at once when every client is evaluated."""
+MODELS_AT_A_TIME = 100
+"""How many models are evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,13 @@ class Simulation:
         world = self.world
         in_force = self._whole(tree.index(world.numbers, 0)).at(self.round)
         exchanges = [
-            Exchange(world, phase_of(self.algorithm, self.round, index), in_force.cached, self.round)
+            Exchange(
+                world,
+                phase_of(self.algorithm, self.round, index),
+                in_force.cached,
+                in_force.personal,
+                self.round,
+            )
             for index in range(len(in_force.phases()))
         ]
         reports = self._set_up() if self.round == 0 else []
@@ -113,7 +119,7 @@ class Simulation:
         for replica, clients in enumerate(report.rejected):
             if clients:
                 LOG.warning(
-                    "%s, seed %d, round %d: dropped the malformed uploads of clients %s",
+                    "%s, seed %d, round %d: rejected the uploads of clients %s",
                     self.algorithm.name,
                     self.world.replicas[replica].seed,
                     self.round + 1,
@@ -123,7 +129,10 @@ class Simulation:
     def _set_up(self) -> list[Report]:
         """The exchanges before the first round, with everyone."""
         phases = [setup_of(self.algorithm, index) for index in range(len(self.algorithm.setup()))]
-        return [self._run(Exchange(self.world, p, frozenset(), 0), everyone(self.world)) for p in phases]
+        return [
+            self._run(Exchange(self.world, p, frozenset(), self.algorithm.personal, 0), everyone(self.world))
+            for p in phases
+        ]
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
         report = one.run(cast, self.hub, self.store)
@@ -158,22 +167,28 @@ class Simulation:
     def evaluate(self, report: Report | None = None) -> list[dict[str, float]]:
         """Scores on the global test set, by replica; after local training too where peers have trained."""
         rows = self.evaluated()
-        scores = [{} for _ in self.world.replicas] if not rows else self._spread("", rows, self.models(rows))
+        scores = self._spread("", rows, lambda chosen: self.models(rows[chosen]))
         if self.world.graph and report is not None and report.outcome is not None:
-            uploads = report.outcome.uploads
+            uploads, sound = report.outcome.uploads, report.outcome.arrived.nonzero().squeeze(1)
             if "params" in uploads:
+                trained_rows = [report.jobs[row] for row in sound.tolist()]
                 models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
-                trained = self._spread("trained_", list(report.jobs), models)
+                trained = self._spread("trained_", trained_rows, lambda c: tree.index(models, sound[c]))
                 scores = [{**before, **after} for before, after in zip(scores, trained, strict=True)]
         return scores
 
-    def _spread(self, prefix: str, rows: list[tuple[int, int]], models: State) -> list[dict[str, float]]:
-        """Mean scores by replica and, where there are many models, their spread."""
-        found = score_on_test(self.world, models)
+    def _spread(
+        self, prefix: str, rows: list[tuple[int, int]], models: Callable[[slice], State]
+    ) -> list[dict[str, float]]:
+        """Mean scores by replica and, where there are many models, their spread; some models at a time."""
+        chunks = [slice(start, start + MODELS_AT_A_TIME) for start in range(0, len(rows), MODELS_AT_A_TIME)]
+        found = [score_on_test(self.world, models(chunk)) for chunk in chunks]
+        accuracy = np.concatenate([np.zeros(0), *(scores.accuracy for scores in found)])
+        loss = np.concatenate([np.zeros(0), *(scores.loss for scores in found)])
         owner = np.array([replica for replica, _ in rows])
         many = self.world.graph or self.algorithm.personal
         return [
-            _summary(prefix, found.accuracy[owner == r], found.loss[owner == r], many)
+            _summary(prefix, accuracy[owner == r], loss[owner == r], many)
             for r in range(len(self.world.replicas))
         ]
 
@@ -181,8 +196,8 @@ class Simulation:
         """Every client's result: on its own data and, where it has a model of its own, on the test set."""
         everyone = [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
         results: list[dict[str, float | int]] = []
-        for start in range(0, len(everyone), CLIENTS_AT_A_TIME):
-            some = everyone[start : start + CLIENTS_AT_A_TIME]
+        for start in range(0, len(everyone), MODELS_AT_A_TIME):
+            some = everyone[start : start + MODELS_AT_A_TIME]
             models = self.models(some)
             own = score_on_own_data(self.world, models, some)
             test = score_on_test(self.world, models) if self.world.graph or self.algorithm.personal else None
@@ -221,7 +236,7 @@ def _jobs_of(report: Report, replica: int) -> list[int]:
 
 
 def _train_loss(reports: list[Report], replica: int) -> float | None:
-    """The mean loss over all samples of all local steps, of those clients that were heard."""
+    """The mean loss over all samples of all local steps, without rejected clients."""
     loss, rows = 0.0, 0.0
     for report in reports:
         if report.outcome is not None and "loss" in report.outcome.tally:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from consilience import aggregate, tree
+from consilience.errors import UserError
 from consilience.rules.base import Rule
 from consilience.types import Params
 
@@ -49,6 +50,12 @@ class Gaussianity(Rule):
     form: Form = "normalised"
     sign: Sign = "abs"
     standardise: bool = False
+
+    def __post_init__(self) -> None:
+        if self.distance != "hos" and self.sign != "abs":
+            raise UserError(
+                f"gaussianity: sign {self.sign} is for the distance hos; {self.distance} has none"
+            )
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
         params = inbox["params"]

@@ -19,15 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from consilience import aggregate, tree
 from consilience.curvature import Kind
+from consilience.errors import UserError
 from consilience.rules.base import Rule
 from consilience.rules.by_data import Weighting
+from consilience.solver import check_non_negative
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
@@ -39,7 +41,6 @@ Scope = Literal["layer", "tensor", "model", "none"]
 Accumulate = Literal["none", "sum", "ema"]
 
 
-@final
 @dataclass(frozen=True)
 class HessianWeighted(Rule):
     """Each coordinate by the clients' curvature diagonals; layers outside `layers` by data.
@@ -53,7 +54,6 @@ class HessianWeighted(Rule):
         beta: The factor of a new diagonal when accumulating.
         include_self: Whether a node on a graph counts itself.
         weighting: The weights of what has no curvature.
-        frozen: Keep sending what is accumulated, computing no new diagonal.
     """
 
     name: ClassVar[str] = "hessian_weighted"
@@ -65,7 +65,13 @@ class HessianWeighted(Rule):
     beta: float = 1.0
     include_self: bool = True
     weighting: Weighting = "samples"
-    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        check_non_negative(self, "beta")
+        if self.accumulate == "none" and self.beta != 1:
+            raise UserError(f"hessian_weighted: beta {self.beta} does nothing without accumulate")
+        if self.accumulate == "ema" and not isinstance(self.beta, Tensor) and self.beta > 1:
+            raise UserError(f"hessian_weighted: an average needs a beta of at most 1, not {self.beta}")
 
     def init_memory(self, model: State) -> State:
         if self.accumulate == "none":
@@ -79,8 +85,6 @@ class HessianWeighted(Rule):
         }
 
     def evidence(self, client: Client, model: State, memory: State) -> tuple[State, State]:
-        if self.frozen:
-            return {"importance": memory["importance"]}, {}
         layers = tree.select_layers(model["params"], self.layers)
         names = tuple(name for layer in layers for name in layer)
         diagonal = _unit(client.squared_gradients(model, names, self.kind), layers, self.norm_scope)
@@ -121,7 +125,7 @@ def _without_self(inbox: Inbox, weighting: Weighting) -> Tensor:
     return torch.where(alone, inbox.weights, others)
 
 
-def _layer_norms(importance: Params, name: str) -> Tensor:
+def _layer_maxima(importance: Params, name: str) -> Tensor:
     """[messages] the largest curvature of the layer that a parameter belongs to; 0 for a dead layer."""
     layer = next(names for names in tree.layers(importance) if name in names)
     return torch.stack([importance[n].reshape(len(importance[n]), -1).amax(1) for n in layer]).amax(0)
@@ -131,7 +135,7 @@ def _client_split(values: Params, importance: Params, weights: Tensor) -> Params
     """Clients without any curvature in a layer keep their data share there."""
     merged: Params = {}
     for name, value in values.items():
-        dead = (_layer_norms(importance, name) == 0) & (weights > 0)
+        dead = (_layer_maxima(importance, name) == 0) & (weights > 0)
         rest = weights * ~dead
         weighed = aggregate.importance_mean(
             {name: value}, {name: importance[name]}, rest / rest.sum().clamp(min=1e-300), heard=rest > 0
@@ -145,7 +149,7 @@ def _as_printed(values: Params, importance: Params, weights: Tensor) -> Params:
     """HWA eq. 7: `sum_k r_k w_k`, with the data share for clients whose layer is dead."""
     merged: Params = {}
     for name, value in values.items():
-        dead = (_layer_norms(importance, name) == 0) & (weights > 0)
+        dead = (_layer_maxima(importance, name) == 0) & (weights > 0)
         evident = aggregate.weighted_sum(importance[name].double() * value, (weights > 0).double())
         merged[name] = (evident + aggregate.weighted_sum(value, weights * dead)).to(value.dtype)
     return merged

@@ -18,7 +18,6 @@ import torch
 
 from consilience.algorithm import Algorithm
 from consilience.solver import Solver
-from consilience.task import Task
 from consilience.testing.federation import (
     CLASSES,
     INPUTS,
@@ -73,13 +72,11 @@ def prepare(
     The setting is the first that the method accepts in as many topologies as it ever does.
     """
     build = module or perceptron
-    with torch.random.fork_rng(devices=[]):
-        features = Task(build()).has_features
     subjects: list[Subject] = []
     reasons: set[str] = set()
     for holdout in (False, True):
         for chosen in SOLVERS if solver is None else (solver,):
-            every = Subject(algorithm, chosen, build, TOPOLOGIES, holdout, features, torch.device(device))
+            every = Subject(algorithm, chosen, build, TOPOLOGIES, holdout, torch.device(device))
             refusals = {topology: every.refusal(algorithm, chosen, topology) for topology in TOPOLOGIES}
             accepted = tuple(topology for topology, reason in refusals.items() if reason is None)
             subjects.append(dataclasses.replace(every, topologies=accepted))

@@ -51,10 +51,11 @@ class Subject:
     module: Module
     topologies: tuple[Topology, ...]
     holdout: bool
-    features: bool
     device: torch.device
 
-    def refusal(self, algorithm: Algorithm, solver: Solver, topology: Topology) -> str | None:
+    def refusal(
+        self, algorithm: Algorithm, solver: Solver, topology: Topology, *, unreliable: bool = False
+    ) -> str | None:
         """Why another variant cannot work in this setting, or None."""
         return algorithm.refuse(
             Setting(
@@ -62,10 +63,15 @@ class Subject:
                 solver=solver,
                 epochs=WORK.epochs,
                 holdout=self.holdout,
-                features=self.features,
-                failures=False,
+                unreliable=unreliable,
             )
         )
+
+    @property
+    def some(self) -> int:
+        """Clients of a partial cohort; all where the method needs everybody."""
+        star = self.topologies[0]
+        return 100 if self.refusal(self.algorithm, self.solver, star, unreliable=True) else 3
 
     @property
     def symmetric(self) -> tuple[Topology, ...]:

@@ -168,7 +168,7 @@ def batched_equals_sequential(subject: Subject) -> None:
             subject, Layout(topology, work=WORK), lanes=(1, 100) if isinstance(topology, Star) else (2,)
         )
     # Some clients' memories then stay behind.
-    _compare_lanes(subject, Layout(subject.topologies[0], participation=3, work=WORK), lanes=(2,))
+    _compare_lanes(subject, Layout(subject.topologies[0], participation=subject.some, work=WORK), lanes=(2,))
 
 
 def _compare_lanes(subject: Subject, layout: Layout, lanes: Sequence[int]) -> None:
@@ -274,7 +274,7 @@ def clients_without_data_do_not_count(subject: Subject) -> None:
 def snapshots_continue(subject: Subject) -> None:
     """A run that is stopped, saved, loaded and continued is the uninterrupted run, bit for bit."""
     for topology in subject.topologies[:2]:
-        layout = Layout(topology, participation=3, lanes=2)
+        layout = Layout(topology, participation=subject.some, lanes=2)
         straight, resumed = (simulation_of(subject, layout) for _ in range(2))
         play(straight, rounds=2)
         saved, _ = wire.decode_tensors(wire.encode_tensors(tree.flatten(straight.snapshot()), {}))
