@@ -79,6 +79,8 @@ OVERRIDES = [
     ("solver: {name: sgd}", ["solver.lr=[0.1,0.2]"], "solver.lr", [0.1, 0.2]),
     ("method: hwa", ["method.name=fedavg"], "method.0.name", "fedavg"),
     ("method: hwa", ["method.layers=all"], "method.0.layers", "all"),
+    ("local: {epochs: 3}", ["local.steps=7"], "local.steps", 7),
+    ("local: {steps: 3}", ["local.epochs=7"], "local.steps", None),
     ("method: hwa", ["method.mu=2", "method.name=fedprox"], "method.0.mu", 2.0),
     ("data: {name: mnist, normalize: unit}", ["data.name=mnist-sample"], "data.normalize", "unit"),
     ("rounds: 1", ["method=fedcurv"], "method.0.name", "fedcurv"),
@@ -426,3 +428,22 @@ def test_every_key_is_described_by_the_schema(schema: dict[str, Any]):
     assert schema["additionalProperties"] is False
     assert schema["properties"].keys() == Config.model_fields.keys()
     assert "own" not in schema["$defs"]["DataSection"]["properties"]
+
+
+def test_an_override_that_every_setting_hides_is_refused(tmp_path: Path):
+    text = "compare: [{method: hwa}, {method: swa, rounds: 2}]"
+    with pytest.raises(UserError, match="has no effect: every item of compare sets method"):
+        load(tmp_path, text, "method.name=fedsgd")
+    assert load(tmp_path, text, "rounds=7").rounds == 7
+
+
+@pytest.mark.parametrize("key", ["name", "out", "targets", "device", "compare"])
+def test_what_belongs_to_the_whole_run_is_refused_in_a_setting(key: str):
+    with pytest.raises(UserError, match=f"{key} belongs to the whole run"):
+        read_config({"compare": [{key: "x"}]}).settings()
+
+
+@pytest.mark.parametrize("data", [(1, 2), [3], 4])
+def test_data_of_another_kind_are_refused_by_kind(data: object):
+    with pytest.raises(UserError, match=r"Dataset\.from_arrays"):
+        read_config({"data": data})

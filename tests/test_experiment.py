@@ -707,3 +707,21 @@ def test_partitions_are_shared_between_methods_and_settings():
     )
     first, *rest = (arm.scene.partitions for arm in plan(config))
     assert [part is first for part in rest] == [True, True, True, False, False]
+
+
+def test_a_personal_model_is_trained_even_if_nothing_arrives():
+    with_failures = experiment.run(configure(method="local", failure_rate=1.0, rounds=2))
+    without = experiment.run(configure(method="local", rounds=2))
+    assert with_failures.accuracy == without.accuracy
+    assert with_failures.records[-1]["dropped"]
+
+
+def test_a_batch_is_never_larger_than_the_largest_client():
+    huge = experiment.run(configure(local={"epochs": 1, "batch_size": 10**12}, rounds=1))
+    assert huge.records[-1]["samples"] > 0
+
+
+def test_speed_is_a_variants_share_of_the_time():
+    swept = experiment.run(configure(method={"name": "fedprox", "mu": [0.1, 0.2, 0.4]}, rounds=1))
+    assert len({record["seconds"] for record in swept.records}) == 1
+    assert repr(swept).startswith("Result(star fedprox mu=0.1: ")

@@ -21,7 +21,7 @@ from consilience.task import Task, mean_loss
 from consilience.types import Batch, Params, State
 
 Rows = Literal["train", "data", "holdout", "own"]
-"""Which batches: of training; one pass over the training data; the held-out data; these if any, else those."""
+"""Which batches: of training; one pass over the training data; the held-out data; or these if any."""
 
 
 class Step(Protocol):

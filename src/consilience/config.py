@@ -158,6 +158,11 @@ def _named(value: Any) -> Any:
 def _read_data(value: Any) -> Any:
     if isinstance(value, Dataset):
         return {"name": value.name, "own": value}
+    if value is not None and not isinstance(value, str | dict | DataSection):
+        kind = type(value).__name__
+        raise UserError(
+            f"data: expected a name or a Dataset (Dataset.from_arrays, Dataset.from_torch), not a {kind}"
+        )
     return _named(value)
 
 
@@ -365,6 +370,8 @@ def _override(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
         # Another part has other options: those of the file go, those of earlier overrides stay.
         for key in [key for key in place if ".".join([*parents, key]) not in earlier]:
             del place[key]
+    if owner == "local" and last in ("epochs", "steps"):
+        place.pop("steps" if last == "epochs" else "epochs", None)  # one displaces the other
     place[last] = value
 
 

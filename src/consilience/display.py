@@ -55,7 +55,7 @@ class _Clock(Listener):
             f"accuracy {100 * fmean(accuracies):.2f} %" if accuracies else "",
             f"loss {fmean(losses):.4f}" if losses else "",
             f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
-            human_bytes(self.bytes),
+            f"{human_bytes(self.bytes)} sent",
             f"{self.left(arm, lines[0]['round']):.0f} s left",
         ]
         dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
@@ -73,6 +73,9 @@ class PlainDisplay(_Clock):
 
     def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
         print(self.status(arm, lines), flush=True)
+
+    def evaluating_clients(self, arm: Arm) -> None:
+        print(f"{arm.name}  evaluating every client on its own data", flush=True)
 
 
 class LiveDisplay(_Clock):

@@ -67,7 +67,7 @@ class Arm:
         return self.labels[replica // len(seeds)], seeds[replica % len(seeds)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What came out of a run."""
 
@@ -81,6 +81,10 @@ class Result:
     digest: str
     """Of all metrics (but times) and final weights: the same run gives the same digest."""
     path: Path | None
+
+    def __repr__(self) -> str:
+        finals = ", ".join(f"{s.setting} {s.method}: {s.final_accuracy_mean}" for s in self.summaries)
+        return f"Result({finals}; digest {self.digest[:12]})"
 
     @property
     def accuracy(self) -> float | None:
@@ -96,6 +100,9 @@ class Listener:
 
     def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
         """A round of an arm is complete; a line for every replica."""
+
+    def evaluating_clients(self, arm: Arm) -> None:
+        """The rounds of an arm are complete; every client is now evaluated on its own data."""
 
     def finish(self) -> None:
         """The run ends, or is interrupted."""
@@ -239,6 +246,7 @@ class _Run:
             if not last and simulation.round % config.checkpoint.every == 0:
                 self._checkpoint(number, tree.flatten(simulation.snapshot()))
         if config.evaluate.clients:
+            self.listener.evaluating_clients(arm)
             self._append(CLIENTS, self.clients, [_client_line(arm, line) for line in simulation.clients()])
         self.models[arm.name] = simulation.models(simulation.evaluated())
         if self.folder:

@@ -76,7 +76,8 @@ def _name_and_options(kind: str, value: object) -> tuple[str, dict[str, object]]
         if isinstance(name, str):
             return name, options
         raise UserError(f"{kind}: a name is missing, e.g. {{name: ...}}")
-    raise UserError(f"{kind}: expected a name or {{name: ..., option: ...}}, not {value!r}")
+    shown = value if isinstance(value, int | float | bool | None) else f"a {type(value).__name__}"
+    raise UserError(f"{kind}: expected a name or {{name: ..., option: ...}}, not {shown}")
 
 
 def option_types(cls: type) -> dict[str, object]:
