@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from consilience.config import Config
 from consilience.data import load
@@ -82,17 +82,20 @@ class LiveDisplay(_Clock):
     """A bar for every method of every setting."""
 
     def __init__(self, screen: Console) -> None:
-        self._progress = Progress(
-            TextColumn("{task.fields[label]}", markup=False),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[status]}", markup=False),
-            TimeElapsedColumn(),
-            console=screen,
-        )
+        self._screen = screen
         self._bars: dict[str, TaskID] = {}
 
     def start(self, arms: list[Arm]) -> None:
         super().start(arms)
+        longest = max(len(arm.name) for arm in arms)
+        self._progress = Progress(
+            # On a narrow screen the end of the status goes, never the name.
+            TextColumn("{task.fields[label]}", markup=False, table_column=Column(min_width=longest)),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[status]}", markup=False),
+            TimeElapsedColumn(),
+            console=self._screen,
+        )
         for arm in arms:
             self._bars[arm.name] = self._progress.add_task(
                 "", label=arm.name, status="", total=arm.config.rounds, start=False
