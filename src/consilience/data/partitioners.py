@@ -10,16 +10,24 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
+from consilience.data.dealing import (
+    check_alpha,
+    check_at_least,
+    deal_counts,
+    equal_shards,
+    join,
+    log_dirichlet,
+    normalise,
+    pair_different,
+    rows_by_class,
+)
 from consilience.data.partition import Labels, Partitioner, Rows
 from consilience.errors import UserError
-
-Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
 @final
@@ -62,9 +70,9 @@ class DirichletClass(Partitioner):
     def __post_init__(self) -> None:
         """Refuse an alpha without a distribution, and sizes that contradict each other."""
         super().__post_init__()
-        _check_alpha(self.name, self.alpha)
-        _check_at_least(self.name, "min_size", self.min_size, 1)
-        _check_at_least(self.name, "max_retries", self.max_retries, 0)
+        check_alpha(self.name, self.alpha)
+        check_at_least(self.name, "min_size", self.min_size, 1)
+        check_at_least(self.name, "max_retries", self.max_retries, 0)
         if self.allow_empty and self.min_size > 1:
             raise UserError(f"{self.name}: min_size {self.min_size} contradicts allow_empty; choose one")
 
@@ -80,12 +88,12 @@ class DirichletClass(Partitioner):
                 f"{self.name}: {clients} clients with min_size {self.floor} need {self.floor * clients} "
                 f"training rows, there are {len(labels)}; lower min_size or the number of clients"
             )
-        classes = _rows_by_class(labels)
+        classes = rows_by_class(labels)
         for _ in range(1 + self.max_retries):
             counts = self._draw([len(rows) for rows in classes], clients, rng)
             if counts.sum(axis=0).min() >= self.floor:
                 break
-        return _deal_counts(classes, counts, rng)
+        return deal_counts(classes, counts, rng)
 
     def _draw(self, class_sizes: Sequence[int], clients: int, rng: Generator) -> Rows:
         """One draw of how many rows of each class each client gets [classes, clients]."""
@@ -94,7 +102,7 @@ class DirichletClass(Partitioner):
         for size in class_sizes:
             # Someone is always below the equal share while rows are left to deal.
             open_to = held * clients < sum(class_sizes) if self.balance else np.ones(clients, dtype=bool)
-            share = _normalise(_log_dirichlet(np.full(clients, self.alpha), rng), open_to)
+            share = normalise(log_dirichlet(np.full(clients, self.alpha), rng), open_to)
             if self.counts == "multinomial":
                 drawn = rng.multinomial(size, share)
             else:
@@ -118,7 +126,7 @@ class DirichletClient(Partitioner):
     def __post_init__(self) -> None:
         """Refuse an alpha without a distribution."""
         super().__post_init__()
-        _check_alpha(self.name, self.alpha)
+        check_alpha(self.name, self.alpha)
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Deal n // clients rows to each, from its mix renormalised over the classes not used up."""
@@ -127,20 +135,20 @@ class DirichletClient(Partitioner):
             raise UserError(
                 f"{self.name}: {clients} clients cannot have an equal share of {len(labels)} rows"
             )
-        classes = _rows_by_class(labels)
+        classes = rows_by_class(labels)
         stock = np.array([len(rows) for rows in classes])
         prior = np.full(len(classes), 1 / len(classes))
         counts = np.zeros((len(classes), clients), dtype=np.int64)
         for client in range(clients):
-            mix = _log_dirichlet(self.alpha * prior, rng)
+            mix = log_dirichlet(self.alpha * prior, rng)
             # Drawing all at once and drawing again what hit an empty class has the distribution of drawing
             # one by one. Each repetition empties a class, so there are at most as many as classes.
             while (missing := size - counts[:, client].sum()) > 0:
-                drawn = rng.multinomial(missing, _normalise(mix, stock > 0))
+                drawn = rng.multinomial(missing, normalise(mix, stock > 0))
                 taken = np.minimum(drawn, stock)
                 counts[:, client] += taken
                 stock -= taken
-        return _deal_counts(classes, counts, rng)
+        return deal_counts(classes, counts, rng)
 
 
 @final
@@ -155,12 +163,12 @@ class Shards(Partitioner):
     def __post_init__(self) -> None:
         """Refuse clients without shards."""
         super().__post_init__()
-        _check_at_least(self.name, "shards_per_client", self.shards_per_client, 1)
+        check_at_least(self.name, "shards_per_client", self.shards_per_client, 1)
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Deal the shards; the rows left over after the last whole shard are dropped."""
-        shards = _equal_shards(self.name, labels, clients, self.shards_per_client)
-        return _join(shards, rng.permutation(len(shards)).reshape(clients, self.shards_per_client))
+        shards = equal_shards(self.name, labels, clients, self.shards_per_client)
+        return join(shards, rng.permutation(len(shards)).reshape(clients, self.shards_per_client))
 
 
 @final
@@ -185,7 +193,7 @@ class ShardsTwoClasses(Partitioner):
         if self.pure:
             shards = self._pure_shards(classes, clients)
         else:
-            shards = _equal_shards(self.name, labels, clients, 2)
+            shards = equal_shards(self.name, labels, clients, 2)
         shard_classes = np.array([np.bincount(classes[rows]).argmax() for rows in shards])
         frequent = np.bincount(shard_classes)
         if frequent.max() > clients:
@@ -193,11 +201,11 @@ class ShardsTwoClasses(Partitioner):
                 f"{self.name}: class {names[frequent.argmax()]} fills {frequent.max()} of {2 * clients} "
                 f"shards, but {clients} clients can take one each; set pure or choose another partitioner"
             )
-        return _join(shards, _pair_different(shard_classes, rng))
+        return join(shards, pair_different(shard_classes, rng))
 
     def _pure_shards(self, classes: Rows, clients: int) -> list[Rows]:
         """The same number of shards from every class; the largest classes give the odd ones."""
-        by_class = _rows_by_class(classes)
+        by_class = rows_by_class(classes)
         each, odd = divmod(2 * clients, len(by_class))
         if each == 0:
             raise UserError(
@@ -231,7 +239,7 @@ class HomogeneousBlocks(Partitioner):
     def __post_init__(self) -> None:
         """Refuse clients without blocks."""
         super().__post_init__()
-        _check_at_least(self.name, "blocks_per_client", self.blocks_per_client, 1)
+        check_at_least(self.name, "blocks_per_client", self.blocks_per_client, 1)
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Deal blocks of the largest size that gives enough; rows and blocks left over are dropped."""
@@ -241,7 +249,7 @@ class HomogeneousBlocks(Partitioner):
                 f"{self.name}: {clients} clients with {self.blocks_per_client} blocks each need at least "
                 f"{needed} training rows, there are {len(labels)}"
             )
-        classes = [rng.permutation(rows) for rows in _rows_by_class(labels)]
+        classes = [rng.permutation(rows) for rows in rows_by_class(labels)]
         sizes = np.array([len(rows) for rows in classes])
         # The number of blocks never grows with their size, so the sizes that give enough come first.
         block = bisect_right(range(1, sizes.max() + 1), -needed, key=lambda size: -int((sizes // size).sum()))
@@ -250,7 +258,7 @@ class HomogeneousBlocks(Partitioner):
             for rows in classes
             for start in range(0, len(rows) - block + 1, block)
         ]
-        return _join(blocks, rng.permutation(len(blocks))[:needed].reshape(clients, self.blocks_per_client))
+        return join(blocks, rng.permutation(len(blocks))[:needed].reshape(clients, self.blocks_per_client))
 
 
 @final
@@ -305,7 +313,7 @@ class ByWriter(Partitioner):
         """Give each client all rows of its writer, in the order of the writers' numbers."""
         if groups is None:
             raise UserError(f"{self.name}: the data set does not say who wrote its rows; use one with groups")
-        by_writer = _rows_by_class(groups)
+        by_writer = rows_by_class(groups)
         if clients > len(by_writer):
             raise UserError(
                 f"{self.name}: {clients} clients but only {len(by_writer)} writers; "
@@ -321,85 +329,6 @@ class ByWriter(Partitioner):
         if groups is None or test_groups is None:
             return super().test_rows(shards, groups, test_groups)
         return [np.flatnonzero(test_groups == groups[shard[0]]) for shard in shards]
-
-
-def _check_alpha(name: str, alpha: float) -> None:
-    if not (alpha > 0 and math.isfinite(alpha)):
-        raise UserError(f"{name}: alpha must be a finite number above 0, not {alpha}")
-
-
-def _check_at_least(name: str, option: str, value: int, least: int) -> None:
-    if value < least:
-        raise UserError(f"{name}: {option} must be at least {least}, not {value}")
-
-
-def _rows_by_class(labels: Labels) -> list[Rows]:
-    """The rows of each value that occurs, in the order of the values."""
-    _, sizes = np.unique(labels, return_counts=True)
-    return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
-
-
-def _log_dirichlet(concentration: Numbers, rng: Generator) -> Numbers:
-    """The logarithm of a Dirichlet draw, up to a constant.
-
-    Gamma(a) is Gamma(a + 1) * U**(1/a). In logarithms that neither underflows nor becomes 0 / 0 however
-    small the concentration is; the limit is a draw with all its mass on one entry.
-    """
-    bounded = np.maximum(concentration, 1e-300)
-    return np.log(rng.standard_gamma(bounded + 1)) - rng.standard_exponential(len(bounded)) / bounded
-
-
-def _normalise(log_weights: Numbers, allowed: npt.NDArray[np.bool_]) -> Numbers:
-    """Probabilities proportional to the weights of the allowed entries, 0 for the others."""
-    masked = np.where(allowed, log_weights, -np.inf)
-    weights = np.exp(masked - masked.max())
-    probabilities: Numbers = weights / weights.sum()
-    return probabilities
-
-
-def _deal_counts(classes: Sequence[Rows], counts: Rows, rng: Generator) -> list[Rows]:
-    """Give client k `counts[c, k]` random rows of class c, classes in order."""
-    pieces = [
-        np.split(rng.permutation(rows), np.cumsum(count))[:-1]
-        for rows, count in zip(classes, counts, strict=True)
-    ]
-    return [np.concatenate(own) for own in zip(*pieces, strict=True)]
-
-
-def _equal_shards(name: str, labels: Labels, clients: int, shards_per_client: int) -> list[Rows]:
-    """Rows sorted by label and cut into equal shards, without what is left over."""
-    count = clients * shards_per_client
-    size = len(labels) // count
-    if size == 0:
-        raise UserError(
-            f"{name}: {clients} clients with {shards_per_client} shards each need at least {count} "
-            f"training rows, there are {len(labels)}"
-        )
-    return list(np.argsort(labels, kind="stable")[: count * size].reshape(count, size))
-
-
-def _join(shards: Sequence[Rows], hands: Rows) -> list[Rows]:
-    """The rows of each client from the numbers of its shards [clients, shards per client]."""
-    return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
-
-
-def _pair_different(classes: Rows, rng: Generator) -> Rows:
-    """Pair shards of different classes [clients, 2]; no class may have more than half of the shards."""
-    clients = len(classes) // 2
-    for _ in range(10):
-        hands = rng.permutation(len(classes)).reshape(clients, 2)
-        for _ in range(1000):
-            first, second = classes[hands].T
-            equal = np.flatnonzero(first == second)
-            if len(equal) == 0:
-                return hands
-            giver, taker, slot = equal[0], rng.integers(clients), rng.integers(2)
-            # Only swaps after which both hands differ: they end one conflict and start none.
-            if first[giver] not in classes[hands[taker]]:
-                hands[giver, 0], hands[taker, slot] = hands[taker, slot], hands[giver, 0]
-    # Sorted by class, shards half the list apart always differ: a class spans at most half of it.
-    shuffled = rng.permutation(classes.max() + 1)[classes]
-    return np.argsort(shuffled, kind="stable").reshape(2, clients).T
 
 
 PARTITIONERS: dict[str, type[Partitioner]] = {
