@@ -11,8 +11,8 @@ lambda sum_n (u'_n w_n^2 - 2 v'_n w_n). Note that lambda multiplies the whole qu
 
 Deviations. The sums are kept over all clients ever heard, so that partial participation works: a client
 uploads the change of its terms, and the hub adds it (same bytes, constant memory). SGD is stable only
-while lr * 2 lambda u' < 2, so the pull on a coordinate is capped at `2 lr lambda u' = stiffness`; the
-cap rests in the paper's settings.
+while lr * 2 lambda u' < 2, so the pull on a coordinate is capped at `2 lr lambda u' = stiffness`
+(`stiffness: null` takes the cap away).
 """
 
 from __future__ import annotations
