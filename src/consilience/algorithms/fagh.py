@@ -12,6 +12,7 @@ V[r]). A negative V[r] would turn the step uphill along V: `curvature = "abs"` u
 Row 0 is the weight of one corner pixel: always 0 on data with a black border that is not normalised, and
 then FAGH is momentum descent with rate lr/rho. `row_index` may name another coordinate, the first bias, or
 the coordinate with the largest curvature, which the clients vote on once before round 0.
+As in FedSGD, `solver` and `local.epochs` do not apply.
 """
 
 from __future__ import annotations

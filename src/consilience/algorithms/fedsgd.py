@@ -1,7 +1,8 @@
 """FedSGD: synchronous distributed gradient descent, one full local gradient per client and round.
 
 McMahan et al. (AISTATS 2017), FedAvg's limit B = infinity, E = 1: w <- w - lr sum_k (n_k / n) grad F_k(w).
-The gradient is taken in training mode, and batch-normalisation statistics travel and are averaged.
+The gradient is taken in training mode, and batch-normalisation statistics travel and are averaged. No local
+steps are taken: `solver` and `local.epochs` do not apply, `local.batch_size` only cuts the pass into pieces.
 """
 
 from __future__ import annotations
