@@ -52,8 +52,17 @@ def _resumable(path: Path) -> Iterator[None]:
     """Ctrl-C says how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
         _fail(f"interrupted; go on with `consilience resume {path}`", code=130)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a library that is interrupted in a callback may wrap it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _version(asked: bool) -> None:

@@ -203,6 +203,8 @@ class _Run:
         self.records: list[dict[str, Any]] = []
         self.clients: list[dict[str, Any]] = []
         self.models: dict[str, State] = {}
+        written = json.dumps(config.written(), sort_keys=True)
+        self.config_digest = hashlib.sha256(written.encode()).hexdigest()
 
     def execute(self) -> Result:
         checkpoint = self._recover()
@@ -223,7 +225,7 @@ class _Run:
         if self.folder is None:
             return None
         checkpoint = self.folder.load_checkpoint()
-        if checkpoint and checkpoint.config != self._config_digest():
+        if checkpoint and checkpoint.config != self.config_digest:
             raise UserError(f"{self.folder.path} was made with another configuration; restore its {CONFIG}")
         self.records = self.folder.truncate(METRICS, checkpoint.metrics if checkpoint else 0)
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
@@ -261,11 +263,8 @@ class _Run:
     def _checkpoint(self, arm: int, state: dict[str, torch.Tensor]) -> None:
         if self.folder:
             self.folder.save_checkpoint(
-                Checkpoint(arm, len(self.records), len(self.clients), state, self._config_digest())
+                Checkpoint(arm, len(self.records), len(self.clients), state, self.config_digest)
             )
-
-    def _config_digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.config.written(), sort_keys=True).encode()).hexdigest()
 
     def _conclude(self) -> Result:
         summaries = summarise(self.records, self.config.targets)

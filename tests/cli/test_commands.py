@@ -198,3 +198,19 @@ def test_the_time_that_is_left(
         ["10", "s", "left"],
         ["0", "s", "left"],
     ]
+
+
+def test_an_interrupt_that_a_library_wrapped_is_still_one(
+    tiny: Path, command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    def wrapped(*_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("a callback failed") from error
+
+    monkeypatch.setattr(PlainDisplay, "round", wrapped)
+    answer = command("run", tiny)
+    assert answer.code == 130
+    assert answer.err.count("\n") == 1
+    assert "consilience resume" in answer.err
