@@ -135,6 +135,8 @@ def federation(network: Callable[[str], nn.Module]) -> Callable[..., Federation]
             for client, (begin, end) in enumerate(pairwise(cuts))
         )
         pool = Pool(inputs, targets, shift, scale, dtype)
-        return Federation(task, task.weights_of(plain), pool, Cohort(jobs, 0, work, torch.device("cpu")))
+        return Federation(
+            task, task.weights_of(plain), pool, Cohort(jobs, 0, work, torch.device("cpu"), np.arange(0))
+        )
 
     return build

@@ -8,6 +8,7 @@ device has the former. Nothing else differs between them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -20,16 +21,44 @@ from consilience.solver import Solver
 from consilience.task import Task, mean_loss
 from consilience.types import Batch, Params, State
 
-Rows = Literal["train", "data", "holdout", "own"]
-"""Which batches: of training; one pass over the training data; the held-out data; or these if any."""
+Rows = Literal["train", "data", "samples", "holdout", "own", "test"]
+"""Which batches: of training; one pass over the training data, in batches as in training, or in any
+where only samples matter; the held-out data; these if any, else the training data; the global test set."""
 
 
-class Step(Protocol):
-    """A pure function from one carry to the next; a frozen dataclass, so that equal steps do equal work."""
+class Step(ABC):
+    """What is done with one batch: something is measured, and the carry moves by it.
+
+    A frozen dataclass, so that equal steps do equal work. `extras` stay the same over all batches.
+    """
+
+    @abstractmethod
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        """What the batch says, e.g. a gradient. Pure."""
+
+    def advance(self, carry: State, found: State, extras: State) -> State:
+        """The next carry; by default sums grow and buffers are replaced. Pure."""
+        return {
+            group: found[group] if group == "buffers" else tree.add(params, found[group])
+            for group, params in carry.items()
+        }
+
+    def advance_in_place(self, carry: State, found: State, extras: State) -> None:
+        """The same numbers, up to rounding, written over the old ones: a CPU's memory is slow."""
+        for group, params in carry.items():
+            for name, value in params.items():
+                if group == "buffers":
+                    value.copy_(found[group][name])
+                else:
+                    value.add_(found[group][name])
+
+    def stackable(self, extras: State) -> bool:
+        """Whether `advance_in_place` also works on the stacked states of many clients."""
+        return True
 
     def __call__(self, carry: State, batch: Batch, extras: State) -> State:
-        """The carry after one batch; `extras` stay the same over all batches of a client."""
-        ...
+        """The carry after one batch."""
+        return self.advance(carry, self.measure(carry, batch, extras), extras)
 
 
 class Fold(Protocol):
@@ -149,8 +178,9 @@ class Client:
             "sum": {name: torch.zeros_like(some[name]) for name in chosen},
             "count": {"rows": zero, "batches": zero},
         }
-        step = curvature.CurvatureStep(self.task, chosen, kind)
-        carry = self.fold(step, carry, _weights(model), "data")
+        step = CurvatureStep(self.task, chosen, kind)
+        rows: Rows = "data" if kind in curvature.OF_BATCHES else "samples"
+        carry = self.fold(step, carry, _weights(model), rows)
         return curvature.finish(kind, carry["sum"], carry["count"]["rows"], carry["count"]["batches"])
 
 
@@ -159,16 +189,15 @@ def _weights(model: State) -> State:
 
 
 @dataclass(frozen=True)
-class TrainStep:
-    """One optimiser step on one batch."""
+class TrainStep(Step):
+    """One optimiser step on one batch. The carry holds the model, the solver's state and a tally."""
 
     task: Task
     solver: Solver
     objective: Objective
 
-    def __call__(self, carry: State, batch: Batch, extras: State) -> State:
-        """The carry holds params, buffers, the solver's state and a tally of the training loss."""
-        solver = numbers.join(self.solver, extras["solver"])
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        """The gradient, the buffers after the forward pass, and the loss."""
         objective = numbers.join(self.objective, extras["objective"])
 
         def loss(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
@@ -179,37 +208,49 @@ class TrainStep:
             return (fit if penalty is None else fit + penalty), (fit, output.buffers)
 
         grads, (fit, buffers) = torch.func.grad(loss, has_aux=True)(carry["params"])
-        grads = objective.correct(grads, extras)
-        params, solver_state = solver.update(carry["params"], grads, carry)
         rows = batch.weight.sum()
-        tally = {"loss": carry["tally"]["loss"] + fit.detach() * rows, "rows": carry["tally"]["rows"] + rows}
+        tally = {"loss": fit.detach() * rows, "rows": rows}
         if "running" in extras:  # a client that has stopped early trains on for nothing: not logged
-            running = extras["running"]["yes"]
-            tally = {name: torch.where(running, v, carry["tally"][name]) for name, v in tally.items()}
-        return {"params": params, "buffers": buffers, **solver_state, "tally": tally}
+            tally = tree.scale(extras["running"]["yes"].to(rows.dtype), tally)
+        return {"grads": objective.correct(grads, extras), "buffers": buffers, "tally": tally}
+
+    def advance(self, carry: State, found: State, extras: State) -> State:
+        solver = numbers.join(self.solver, extras["solver"])
+        params, state = solver.update(carry["params"], found["grads"], carry)
+        tally = tree.add(carry["tally"], found["tally"])
+        return {"params": params, "buffers": found["buffers"], **state, "tally": tally}
+
+    def advance_in_place(self, carry: State, found: State, extras: State) -> None:
+        solver = numbers.join(self.solver, extras["solver"])
+        solver.update_in_place(carry["params"], found["grads"], carry)
+        rest = {group: carry[group] for group in ("buffers", "tally")}
+        super().advance_in_place(rest, found, extras)
+
+    def stackable(self, extras: State) -> bool:
+        """Numbers that differ between clients would not line up with the stacked tensors."""
+        return self.solver.stackable and not extras["solver"]
 
 
 @dataclass(frozen=True)
-class GradStep:
+class GradStep(Step):
     """Adds the gradient of one batch's summed loss."""
 
     task: Task
 
-    def __call__(self, carry: State, batch: Batch, extras: State) -> State:
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
         """Parameters stay; batch-normalisation statistics move as they do in training."""
-        grads, buffers = torch.func.grad(_summed_loss(self.task, carry["buffers"], batch), has_aux=True)(
-            extras["params"]
-        )
-        return {"sum": tree.add(carry["sum"], grads), "buffers": buffers}
+        loss = _summed_loss(self.task, carry["buffers"], batch)
+        grads, buffers = torch.func.grad(loss, has_aux=True)(extras["params"])
+        return {"sum": grads, "buffers": buffers}
 
 
 @dataclass(frozen=True)
-class HvpStep:
+class HvpStep(Step):
     """Adds the Hessian-vector product of one batch's summed loss."""
 
     task: Task
 
-    def __call__(self, carry: State, batch: Batch, extras: State) -> State:
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
         """Differentiates the inner product of the gradient with the vector (double backward)."""
         loss = _summed_loss(self.task, carry["buffers"], batch)
 
@@ -218,26 +259,32 @@ class HvpStep:
             return tree.dot(grads, extras["vector"]), buffers
 
         product, buffers = torch.func.grad(slope, has_aux=True)(extras["params"])
-        return {"sum": tree.add(carry["sum"], product), "buffers": buffers}
+        return {"sum": product, "buffers": buffers}
 
 
 @dataclass(frozen=True)
-class ScoreStep:
-    """Adds correct answers, loss and rows of one batch, in evaluation mode."""
+class ScoreStep(Step):
+    """Adds correct answers, loss and rows of one batch, in evaluation mode. The model is in `extras`."""
 
     task: Task
 
-    def __call__(self, carry: State, batch: Batch, extras: State) -> State:
-        """The model is in `extras`."""
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
         score = self.task.score(extras, batch)
-        total = carry["sum"]
-        return {
-            "sum": {
-                "correct": total["correct"] + score.correct,
-                "loss": total["loss"] + score.loss,
-                "rows": total["rows"] + batch.weight.sum(),
-            }
-        }
+        return {"sum": {"correct": score.correct, "loss": score.loss, "rows": batch.weight.sum()}}
+
+
+@dataclass(frozen=True)
+class CurvatureStep(Step):
+    """Adds one batch to a curvature diagonal and counts rows and batches. The model is in `extras`."""
+
+    task: Task
+    names: tuple[str, ...]
+    kind: curvature.Kind
+
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        part = curvature.contribution(self.task, self.names, self.kind, batch, extras)
+        rows = batch.weight.sum()
+        return {"sum": part, "count": {"rows": rows, "batches": torch.ones_like(rows)}}
 
 
 class _SummedLoss(Protocol):

@@ -27,6 +27,7 @@ from consilience.data.partition import Partitioner
 from consilience.data.partitioners import PARTITIONERS
 from consilience.data.sources import SOURCES
 from consilience.engine.build import ExecutorName, resolve_executor
+from consilience.engine.determinism import Precision
 from consilience.errors import UserError, unknown
 from consilience.methods import MethodChoice, method_schema, read_method
 from consilience.models import MODELS, ModelSpec
@@ -81,6 +82,10 @@ MethodsField = Annotated[
     PlainSerializer(lambda choices: [choice.sweep.written for choice in choices], return_type=list),
     WithJsonSchema({"anyOf": [method_schema(), {"type": "array", "items": method_schema()}]}),
 ]
+
+
+ROUNDS_WORTH_COMPILING = 20
+"""Compiling takes seconds; shorter runs are over sooner without."""
 
 
 class _Section(BaseModel):
@@ -207,6 +212,13 @@ class Config(_Section):
     )
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision = Field(
+        "fp32",
+        description="Of products on a GPU: inputs in full, or rounded to tf32, or in training to bf16.",
+    )
+    compile: Literal["auto", "always", "never"] = Field(
+        "auto", description="Whether steps are compiled, on a GPU; by default in runs of 20 rounds or more."
+    )
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     targets: list[Annotated[float, Field(gt=0, le=1)]] = Field([0.8, 0.9], description="Accuracies to reach.")
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
@@ -263,7 +275,13 @@ class Config(_Section):
 
     def resolved(self) -> Config:
         """The configuration with `auto` replaced by what it means on this machine."""
-        changes = {"device": str(self.torch_device), "executor": resolve_executor(self.executor)}
+        device = self.torch_device
+        worth = device.type == "cuda" and self.rounds >= ROUNDS_WORTH_COMPILING
+        changes = {
+            "device": str(device),
+            "executor": resolve_executor(self.executor),
+            "compile": ("always" if worth else "never") if self.compile == "auto" else self.compile,
+        }
         return self.model_copy(update=changes)
 
     def settings(self) -> list[tuple[str, Config]]:

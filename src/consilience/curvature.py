@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -35,26 +34,16 @@ Kind = Literal[
     "per_sample_sum", "per_sample_mean", "batch_sum", "batch_mean", "full_grad_sq", "true_fisher", "ggn"
 ]
 
+OF_BATCHES: tuple[Kind, ...] = ("batch_sum", "batch_mean")
+"""Those that depend on how the data are cut into batches."""
+
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """From logits and targets to the loss of every row."""
 
 
-@dataclass(frozen=True)
-class CurvatureStep:
-    """Adds one batch to a diagonal. The model is in `extras`."""
-
-    task: Task
-    names: tuple[str, ...]
-    kind: Kind
-
-    def __call__(self, carry: State, batch: Batch, extras: State) -> State:
-        """The carry holds the sum so far and the counts of rows and batches."""
-        part = _CONTRIBUTIONS[self.kind](self.task, extras, batch, self.names)
-        count = carry["count"]
-        return {
-            "sum": tree.add(carry["sum"], part),
-            "count": {"rows": count["rows"] + batch.weight.sum(), "batches": count["batches"] + 1},
-        }
+def contribution(task: Task, names: tuple[str, ...], kind: Kind, batch: Batch, model: State) -> Params:
+    """What one batch adds to a diagonal."""
+    return _CONTRIBUTIONS[kind](task, model, batch, names)
 
 
 def finish(kind: Kind, total: Params, rows: Tensor, batches: Tensor) -> Params:

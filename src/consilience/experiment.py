@@ -166,6 +166,8 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         lanes=config.lanes,
         device=config.torch_device,
         dtype=getattr(torch, config.dtype),
+        precision=config.precision,
+        compiled=config.compile == "always",
     )
 
 
@@ -180,7 +182,7 @@ def run(
     listener = listener or Listener()
     config = config.resolved()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
-    with repeatable(config.torch_device):
+    with repeatable(config.torch_device, config.precision):
         if folder is None:
             return _Run(config, arms, None, listener).execute()
         with folder.locked():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from consilience.convolution import Convolution
 from consilience.errors import UserError
 
 ROWS = "rows"  # buffer of RowBatchNorm: [batch] 1 for rows that count
@@ -104,7 +105,10 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def convert(module: nn.Module) -> nn.Module:
-    """A copy of a module with torch's batch normalisation and dropout layers replaced by those above."""
+    """A copy of a module with torch's batch normalisation and dropout replaced by the layers above.
+
+    Convolutions become those that can run for many clients at once.
+    """
     wrapper = nn.ModuleList([copy.deepcopy(module)])  # so that the root itself can be replaced
     replaced: dict[int, nn.Module] = {}  # a layer that is used in two places stays one layer
     dropouts = 0
@@ -114,6 +118,8 @@ def convert(module: nn.Module) -> nn.Module:
                 raise UserError(f"{type(child).__name__} is not supported: its randomness is not the run's")
             if isinstance(child, _BatchNorm) and id(child) not in replaced:
                 replaced[id(child)] = RowBatchNorm(child)
+            elif isinstance(child, nn.Conv2d) and Convolution.fits(child):
+                replaced.setdefault(id(child), Convolution.of(child))
             elif isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
                 dropouts += 1
                 whole_channels = not isinstance(child, nn.Dropout)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from torch import Tensor
 
 from consilience import tree
 from consilience.errors import UserError
@@ -18,6 +19,8 @@ class Solver(ABC):
     """How a client moves its parameters along a gradient."""
 
     name: ClassVar[str]
+    stackable: ClassVar[bool] = False
+    """Whether `update_in_place` treats every coordinate alike, so that many clients' can be stacked."""
     lr: Number
 
     @abstractmethod
@@ -28,6 +31,15 @@ class Solver(ABC):
     def update(self, params: Params, grads: Params, state: State) -> tuple[Params, State]:
         """One step: new parameters, new state."""
 
+    def update_in_place(self, params: Params, grads: Params, state: State) -> None:
+        """The same step written over the old numbers; `grads` may be used up."""
+        moved, after = self.update(params, grads, state)
+        for name, value in moved.items():
+            params[name].copy_(value)
+        for group, values in after.items():
+            for name, value in values.items():
+                state[group][name].copy_(value)
+
 
 @final
 @dataclass(frozen=True)
@@ -35,6 +47,7 @@ class SGD(Solver):
     """Stochastic gradient descent with momentum and weight decay, as torch.optim.SGD defines them."""
 
     name: ClassVar[str] = "sgd"
+    stackable: ClassVar[bool] = True
     lr: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -56,6 +69,24 @@ class SGD(Solver):
         velocity = tree.axpy(self.momentum, state["velocity"], grads)
         direction = tree.axpy(self.momentum, velocity, grads) if self.nesterov else velocity
         return _descend(self.lr, direction, params), {"velocity": velocity}
+
+    def update_in_place(self, params: Params, grads: Params, state: State) -> None:
+        """In one pass over memory, by the kernel behind torch.optim.SGD(fused=True)."""
+        if any(isinstance(number, Tensor) for number in (self.lr, self.momentum, self.weight_decay)):
+            super().update_in_place(params, grads, state)
+            return
+        torch._fused_sgd_(
+            list(params.values()),
+            [_laid_out_as(value, grads[name]) for name, value in params.items()],
+            [state["velocity"][name] for name in params] if "velocity" in state else [],
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=self.lr,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
+            is_first_step=False,
+        )
 
 
 @final
@@ -102,8 +133,13 @@ def check_non_negative(part: object, *fields: str) -> None:
     """Refuse negative numbers in the named fields."""
     for field in fields:
         value = getattr(part, field)
-        if not isinstance(value, torch.Tensor) and not value >= 0:
+        if not isinstance(value, Tensor) and not value >= 0:
             raise UserError(f"{type(part).__name__}: {field} must be at least 0, not {value}")
+
+
+def _laid_out_as(model: Tensor, value: Tensor) -> Tensor:
+    """The value with the memory layout of another tensor: fused kernels run over memory, not over indices."""
+    return value if value.stride() == model.stride() else torch.empty_like(model).copy_(value)
 
 
 def _descend(lr: Number, direction: Params, params: Params) -> Params:

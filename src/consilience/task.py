@@ -45,10 +45,11 @@ class Task:
         module: Any module from inputs to logits. A Classifier, as all models of this library are, also
             gives its features; another gives its logits as features.
         dtype: The floating type of parameters and inputs.
+        low: Whether products in training take inputs rounded to bfloat16.
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-        self.dtype = dtype
+    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32, *, low: bool = False) -> None:
+        self.dtype, self.low = dtype, low
         converted = convert(module).to(dtype=dtype)
         # Skeletons: a task is structure, and structure needs no memory.
         self._training = _WithFeatures(skeleton(converted)).train()
@@ -87,9 +88,12 @@ class Task:
             layer.calls = 0
         # functional_call writes buffers that the module reassigned back into `tensors`.
         tensors = {place: tensors[name] for place, name in self._places.items()}
-        features, logits = functional_call(module, tensors, (batch.inputs,), tie_weights=False)
+        with torch.autocast(
+            batch.inputs.device.type, torch.bfloat16, enabled=self.low and training, cache_enabled=False
+        ):
+            features, logits = functional_call(module, tensors, (batch.inputs,), tie_weights=False)
         buffers = {name: tensors[PREFIX + name] for name in model["buffers"]}
-        return Output(features, logits, buffers)
+        return Output(features.to(self.dtype), logits.to(self.dtype), buffers)
 
     def output_shapes(self, inputs: torch.Size) -> dict[str, torch.Size]:
         """The output shapes of linear and convolutional layers that run exactly once, for inputs of a shape.

@@ -15,7 +15,7 @@ from consilience.algorithm import Algorithm, Inbox
 from consilience.algorithms.fedavg import FedAvg
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
-from consilience.engine.batches import Visit, training_order
+from consilience.engine.batches import Visit, training_plan
 from consilience.engine.build import Scene, simulate
 from consilience.engine.cohort import LocalWork
 from consilience.engine.simulation import Simulation
@@ -128,8 +128,9 @@ def centralised() -> Callable[..., Params]:
             anchors = [value.detach().clone() for value in values]
             velocities = [torch.zeros_like(value) for value in values]
             visit = Visit(0, number, 0, shard)
-            for padded in training_order(visit, range(work.epochs), None, work.batch_size).rows:
-                rows = torch.from_numpy(padded[padded >= 0])
+            order = training_plan([visit], range(work.epochs), None, work.batch_size, torch.device("cpu"))
+            for padded, size in zip(order.rows, order.sizes, strict=True):
+                rows = padded[:size]
                 loss = F.cross_entropy(module(inputs[rows]), targets[rows])
                 grads = torch.autograd.grad(loss, values)
                 with torch.no_grad():

@@ -18,7 +18,7 @@ def job(client: int, count: int = 7, seed: int = 0, holdout: int = 3) -> Job:
 
 
 def cohort(*jobs: Job, round_number: int = 0, work: LocalWork = TWO_EPOCHS) -> Cohort:
-    return Cohort(jobs, round_number, work, CPU)
+    return Cohort(jobs, round_number, work, CPU, np.arange(0))
 
 
 def visited(made: Cohort, number: int, rows: str, epoch: int | None = None) -> list[tuple]:

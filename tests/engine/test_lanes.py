@@ -15,7 +15,7 @@ from consilience import tree
 from consilience.client import Client, Rows, Step
 from consilience.engine.batches import Plan
 from consilience.engine.cohort import LocalWork
-from consilience.engine.lanes import LaneFold, Schedule, pack
+from consilience.engine.lanes import LaneFold, Schedule, Workshop, pack
 from consilience.objectives.base import Objective
 from consilience.solver import SGD, Adam
 from consilience.types import State
@@ -51,13 +51,11 @@ def test_pack_runs_every_job_once_and_wastes_little(steps, lanes):
 @given(STEPS, LANES)
 def test_a_schedule_runs_every_step_once_in_order_without_gaps(steps, lanes):
     plan = plan_of(steps)
-    schedule = Schedule.of(plan, lanes)
+    schedule = Schedule.of(plan, range(len(steps)), lanes)
     ran = schedule.steps[schedule.steps >= 0]
     assert sorted(ran.tolist()) == list(range(sum(steps)))
-    for tick, active in enumerate(schedule.active):
-        assert active > 0
-        assert (schedule.steps[tick, :active] >= 0).all()  # the lanes that run are the first ones,
-        assert (schedule.steps[tick, active:] < 0).all()  # so no lane idles and then runs again
+    for lane in schedule.steps.T:  # no lane idles and then runs again
+        assert (np.diff((lane >= 0).astype(int)) <= 0).all()
     starts = {job: (tick, lane) for tick, pairs in schedule.starts.items() for lane, job in pairs}
     ends = {job: (tick, lane) for tick, pairs in schedule.ends.items() for lane, job in pairs}
     assert sorted(starts) == sorted(ends) == [job for job, count in enumerate(steps) if count]
@@ -235,4 +233,4 @@ def test_a_lane_fold_needs_vmap(federation):
     rows: Rows = "data"
     step: Step = lambda carry, batch, extras: carry  # noqa: E731
     with pytest.raises(RuntimeError, match="under vmap"):
-        LaneFold(place.pool, place.cohort, 2)(step, {"a": {"x": torch.zeros(())}}, {}, rows)
+        LaneFold(Workshop(place.pool), place.cohort, 2, 1)(step, {"a": {"x": torch.zeros(())}}, {}, rows)

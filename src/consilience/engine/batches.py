@@ -9,12 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.engine.randomness import Purpose, generator
+from consilience.engine.randomness import Purpose, keyed_bits, stream_keys
 from consilience.types import Batch
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Booleans = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+SHUFFLE_BITS, KEY_BITS = 40, 62
+"""Of the hashes that shuffle (the other bits say in which list), and of the keys of steps."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,24 @@ class Pool:
     scale: Tensor
     dtype: torch.dtype
 
+    def raw(self, rows: Tensor, weight: Tensor, key: Tensor) -> Batch:
+        """The batch of some row numbers, of any leading shape, with inputs as they lie here."""
+        flat = rows.flatten()
+        return Batch(
+            self.inputs.index_select(0, flat).reshape(*rows.shape, *self.inputs.shape[1:]),
+            self.targets.index_select(0, flat).reshape(rows.shape),
+            weight,
+            key,
+        )
+
+    def normalised(self, inputs: Tensor) -> Tensor:
+        """Inputs as models take them."""
+        return (inputs.to(self.dtype) - self.shift) / self.scale
+
     def batch(self, rows: Tensor, weight: Tensor, key: Tensor) -> Batch:
-        """The batch of some row numbers, of any leading shape."""
-        inputs = (self.inputs[rows].to(self.dtype) - self.shift) / self.scale
-        return Batch(inputs, self.targets[rows], weight, key)
+        """The batch of some row numbers with normalised inputs."""
+        raw = self.raw(rows, weight, key)
+        return raw._replace(inputs=self.normalised(raw.inputs))
 
 
 @dataclass(frozen=True)
@@ -66,61 +83,93 @@ class Visit:
     rows: IntArray
 
 
-@dataclass(frozen=True)
-class Order:
-    """The steps of one job."""
-
-    rows: IntArray
-    """[steps, batch] row numbers, -1 for padding."""
-    keys: IntArray
-    """[steps] sources of the steps' randomness."""
-
-    def first(self, steps: int | None) -> Order:
-        """The first steps."""
-        return Order(self.rows[:steps], self.keys[:steps])
-
-
-def training_order(visit: Visit, epochs: Sequence[int], steps: int | None, batch_size: int) -> Order:
-    """The steps of local training; every epoch is shuffled anew.
+def training_plan(
+    visits: Sequence[Visit], epochs: Sequence[int], steps: int | None, batch_size: int, device: torch.device
+) -> Plan:
+    """The batches of local training; every epoch is shuffled anew.
 
     Args:
-        visit: Whose data.
+        visits: Whose data.
         epochs: The epochs to list.
-        steps: Where given, this many steps, whatever number of epochs they take.
+        steps: Where given, this many steps of each job, whatever number of epochs they take.
         batch_size: Rows of a full batch. The last batch of an epoch may be smaller.
+        device: Where the plan is needed.
     """
-    if steps is not None and len(visit.rows):
-        per_epoch = -(-len(visit.rows) // batch_size)
-        epochs = range(-(-steps // per_epoch))
-    orders = [_shuffled(visit, Purpose.TRAINING, epoch, batch_size) for epoch in epochs or [0]]
-    return Order(
-        np.concatenate([order.rows for order in orders]), np.concatenate([order.keys for order in orders])
-    ).first(steps if epochs else 0)
+    if steps is None:
+        return _shuffled(Purpose.TRAINING, visits, [epochs] * len(visits), batch_size, device)
+    lists = [range(-(-steps // max(1, -(-len(visit.rows) // batch_size)))) for visit in visits]
+    whole = _shuffled(Purpose.TRAINING, visits, lists, batch_size, device)
+    counts = np.minimum(whole.steps, steps)
+    kept = np.concatenate([np.arange(a, a + n) for a, n in zip(whole.first, counts, strict=True)])
+    chosen = torch.from_numpy(kept).to(device)
+    return Plan(whole.rows[chosen], whole.sizes[kept], whole.keys[chosen], _starts(counts), counts)
 
 
-def data_order(visit: Visit, batch_size: int) -> Order:
-    """One pass over a client's data, shuffled, so that batches are random ones."""
-    return _shuffled(visit, Purpose.DATA_PASS, 0, batch_size)
+def data_plan(visits: Sequence[Visit], batch_size: int, device: torch.device) -> Plan:
+    """One pass over every client's data, shuffled, so that batches are random ones."""
+    return _shuffled(Purpose.DATA_PASS, visits, [[0]] * len(visits), batch_size, device)
 
 
-def _shuffled(visit: Visit, purpose: Purpose, epoch: int, batch_size: int) -> Order:
-    random = generator(visit.seed, purpose, visit.round, visit.client, epoch)
-    count = -(-len(visit.rows) // batch_size)
-    rows = np.full(count * batch_size, -1, dtype=np.int64)
-    rows[: len(visit.rows)] = random.permutation(visit.rows)
-    return Order(rows.reshape(count, batch_size), random.integers(2**62, size=count))
-
-
-def plan(orders: Sequence[Order], device: torch.device) -> Plan:
-    """The plan of all jobs from the order of each."""
-    steps = np.array([len(order.rows) for order in orders], dtype=np.int64)
-    rows = np.concatenate([order.rows for order in orders])
-    keys = np.concatenate([order.keys for order in orders])
-    padded = np.where(rows >= 0, rows, rows[:, :1])
+def common_plan(rows: IntArray, jobs: int, batch_size: int, device: torch.device) -> Plan:
+    """The same rows in the same order for all jobs."""
+    count = -(-len(rows) // batch_size)
+    padded = np.full(count * batch_size, -1, dtype=np.int64)
+    padded[: len(rows)] = rows
+    numbers = torch.from_numpy(padded.reshape(count, batch_size)).to(device)
     return Plan(
-        torch.from_numpy(padded).to(device),
-        (rows >= 0).sum(1),
-        torch.from_numpy(keys).to(device),
-        np.cumsum(steps) - steps,
+        torch.where(numbers >= 0, numbers, numbers[:, :1]),
+        (padded.reshape(count, batch_size) >= 0).sum(1),
+        torch.zeros(count, dtype=torch.int64, device=device),
+        np.zeros(jobs, dtype=np.int64),
+        np.full(jobs, count, dtype=np.int64),
+    )
+
+
+def _shuffled(
+    purpose: Purpose,
+    visits: Sequence[Visit],
+    epochs: Sequence[Sequence[int]],
+    batch_size: int,
+    device: torch.device,
+) -> Plan:
+    """All epochs of all visits at once. Sorting by a hash shuffles, and does so alike on every device."""
+    lists = [(visit, epoch) for visit, own in zip(visits, epochs, strict=True) for epoch in own]
+    lengths = np.array([len(visit.rows) for visit, _ in lists], dtype=np.int64)
+    batches = -(-lengths // batch_size)
+    keys = stream_keys([(v.seed, purpose, v.round, v.client, epoch) for v, epoch in lists]).to(device)
+    step_starts = torch.from_numpy(_starts(batches)).to(device)
+
+    # Every entry (a row of a list), with the list it is in and its place there.
+    owner, place = _entries(lengths, device)
+    shuffled = ((owner << SHUFFLE_BITS) | keyed_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
+    listed = np.concatenate([np.zeros(0, dtype=np.int64), *(visit.rows for visit, _ in lists)])
+    rows = torch.full((int(batches.sum()) * batch_size,), -1, dtype=torch.int64, device=device)
+    rows[step_starts[owner] * batch_size + place] = torch.from_numpy(listed).to(device)[shuffled]
+    rows = rows.reshape(-1, batch_size)
+
+    step_owner, step_place = _entries(batches, device)
+    sizes = np.full(len(rows), batch_size, dtype=np.int64)
+    sizes[np.cumsum(batches)[lengths > 0] - 1] -= (batches * batch_size - lengths)[lengths > 0]
+    steps = np.array(
+        [len(own) * -(-len(visit.rows) // batch_size) for visit, own in zip(visits, epochs, strict=True)],
+        dtype=np.int64,
+    )
+    return Plan(
+        torch.where(rows >= 0, rows, rows[:, :1]),
+        sizes,
+        keyed_bits(keys[step_owner], -1 - step_place, KEY_BITS),
+        _starts(steps),
         steps,
     )
+
+
+def _starts(counts: IntArray) -> IntArray:
+    return np.cumsum(counts) - counts
+
+
+def _entries(lengths: IntArray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of every entry of lists laid end to end: its list, and its place in that."""
+    sizes = torch.from_numpy(lengths).to(device)
+    which = torch.arange(len(lengths), device=device)
+    owner = torch.repeat_interleave(which, sizes, output_size=int(lengths.sum()))
+    return owner, torch.arange(len(owner), device=device) - (sizes.cumsum(0) - sizes)[owner]

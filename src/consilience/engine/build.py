@@ -17,6 +17,7 @@ from consilience.data.dataset import Dataset, Normalisation, normalisation
 from consilience.data.partition import Partition
 from consilience.engine.batches import Pool
 from consilience.engine.cohort import LocalWork
+from consilience.engine.determinism import Precision
 from consilience.engine.executor import Executor
 from consilience.engine.lanes import Batched
 from consilience.engine.randomness import Purpose, generator, torch_seed
@@ -33,6 +34,10 @@ ExecutorName = Literal["auto", "batched", "sequential"]
 
 STATES_PER_JOB = 12
 """Models' worth of memory that one job of a cohort takes: states, gradients, messages and copies."""
+
+STACKED_ROWS, STACKED_IMAGES = 512, 50
+"""On a CPU, clients are stacked while their batches together have no more rows: small batches leave the
+processor waiting for Python. Stacked convolutions are slower ones, so that less stacking pays for them."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,9 @@ class Scene:
     """How many clients train side by side; None: as many as memory allows."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
+    precision: Precision = "fp32"
+    compiled: bool = False
+    """Whether steps are compiled, on a GPU."""
 
     @property
     def seeds(self) -> list[int]:
@@ -109,9 +117,14 @@ def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
     """The executor that was asked for."""
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
-    job_bytes = STATES_PER_JOB * sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize
-    fits = max(1, _memory(scene.device) // (2 * max(job_bytes, 1)))
-    return Batched(pool, scene.lanes or fits, fits)
+    model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
+    fits = max(1, _memory(scene.device) // (2 * STATES_PER_JOB * model_bytes))
+    if scene.device.type == "cuda":
+        return Batched(pool, scene.lanes or fits, fits, compiled=scene.compiled)
+    convolutional = any(isinstance(layer, nn.Conv2d) for layer in task.skeleton.modules())
+    rows = STACKED_IMAGES if convolutional else STACKED_ROWS
+    lanes = max(1, rows // scene.work.batch_size)
+    return Batched(pool, scene.lanes or lanes, fits, workers=torch.get_num_threads())
 
 
 def resolve_executor(name: ExecutorName) -> ExecutorName:
@@ -132,7 +145,7 @@ def _memory(device: torch.device) -> int:
 
 def _task(scene: Scene) -> Task:
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
-        return Task(scene.build(), scene.dtype)
+        return Task(scene.build(), scene.dtype, low=scene.precision == "bf16")
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:

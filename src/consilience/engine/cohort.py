@@ -9,8 +9,13 @@ import numpy as np
 import torch
 
 from consilience.client import Rows
-from consilience.engine.batches import IntArray, Plan, Visit, data_order, plan, training_order
+from consilience.engine.batches import IntArray, Plan, Visit, common_plan, data_plan, training_plan
 from consilience.engine.randomness import Purpose, generator
+
+SAMPLE_ROWS = 128
+"""Rows of a batch where only samples matter."""
+TEST_ROWS = 1000
+"""Rows of the test set that a model sees at a time."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,13 @@ class Cohort:
     round: int
     work: LocalWork
     device: torch.device
+    test: IntArray
+    """Rows of the global test set."""
     _plans: dict[tuple[Rows, int | None], Plan] = field(default_factory=dict)
 
     def part(self, chosen: slice) -> Cohort:
         """Some of the jobs."""
-        return Cohort(self.jobs[chosen], self.round, self.work, self.device)
+        return Cohort(self.jobs[chosen], self.round, self.work, self.device, self.test)
 
     def column(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         """One number a job, as a tensor on the device."""
@@ -81,14 +88,15 @@ class Cohort:
         return self._plans[rows, epoch]
 
     def _make_plan(self, rows: Rows, epoch: int | None) -> Plan:
+        if rows == "test":
+            return common_plan(self.test, len(self.jobs), TEST_ROWS, self.device)
         visits = [Visit(job.seed, self.round, job.client, job.rows(rows)) for job in self.jobs]
-        size = max(1, min(self.work.batch_size, max(len(visit.rows) for visit in visits)))
+        asked = self.work.batch_size if rows in ("train", "data") else SAMPLE_ROWS
+        size = max(1, min(asked, max(len(visit.rows) for visit in visits)))
         if rows == "train":
             epochs = range(self.work.epochs or 0) if epoch is None else [epoch]
-            orders = [training_order(visit, epochs, self.work.steps, size) for visit in visits]
-        else:
-            orders = [data_order(visit, size) for visit in visits]
-        return plan(orders, self.device)
+            return training_plan(visits, epochs, self.work.steps, size, self.device)
+        return data_plan(visits, size, self.device)
 
 
 def sample_clients(seed: int, round_number: int, available: IntArray, count: int) -> IntArray:

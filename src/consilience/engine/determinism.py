@@ -1,25 +1,40 @@
-"""The same run gives the same bits again, on a GPU too."""
+"""The same run gives the same bits again, on a GPU too; and how exact its products are."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 
+Precision = Literal["fp32", "tf32", "bf16"]
+"""Of the products of matrices and convolutions on a GPU: full, or with inputs rounded to 10 bits, or in
+training to 7 bits. Sums and parameters are always in full."""
+
 
 @contextmanager
-def repeatable(device: torch.device) -> Iterator[None]:
+def repeatable(device: torch.device, precision: Precision = "fp32") -> Iterator[None]:
     """Within it, only algorithms are used whose results repeat; afterwards the settings are as before."""
     if device.type != "cuda":
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
-    was = torch.are_deterministic_algorithms_enabled()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    memory: Any = torch.utils.deterministic
+    fill = memory.fill_uninitialized_memory
+    products = torch.get_float32_matmul_precision()
+    exact = precision == "fp32"
     torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # nothing here reads what it did not write
+    torch.set_float32_matmul_precision("highest" if exact else "high")
     try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=not exact
+        ):
             yield
     finally:
-        torch.use_deterministic_algorithms(was)
+        torch.use_deterministic_algorithms(deterministic)
+        memory.fill_uninitialized_memory = fill
+        torch.set_float32_matmul_precision(products)

@@ -13,7 +13,7 @@ from consilience import numbers, tree
 from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.client import Client, Fold
 from consilience.engine.batches import Booleans, Floats
-from consilience.engine.cohort import Cohort, failed_clients, sample_clients
+from consilience.engine.cohort import failed_clients, sample_clients
 from consilience.engine.executor import Outcome
 from consilience.engine.store import Store
 from consilience.engine.traffic import Traffic, row_bytes, times
@@ -152,7 +152,7 @@ class Exchange:
     def _work(self, down: State, store: Store, jobs: Jobs) -> Outcome:
         """Every client's work; memories of those whose upload is sound are kept."""
         world = self.world
-        cohort = Cohort(tuple(world.job(*job) for job in jobs), self.round, world.work, world.device)
+        cohort = world.cohort(jobs, self.round)
         replicas, clients = (torch.tensor(column, device=world.device) for column in zip(*jobs, strict=True))
         received = tree.map_leaves(lambda v: v[replicas, clients] if world.graph else v[replicas], down)
         rows = np.array([replica * world.population + client for replica, client in jobs], dtype=np.int64)

@@ -1,18 +1,20 @@
 """A whole cohort as one batched computation.
 
-State for L lanes lives in stacked tensors; each lane trains one job at a time. Jobs wait in a queue,
-longest first; when a lane's job ends, the lane takes the next one. The number of steps of every job is
-known beforehand, so the schedule is made on the host and no lane ever idles while there is work: the
-lanes that still run are always the first ones, and the stack shrinks with them.
+Each lane trains one job at a time. Jobs wait in a queue, longest first; when a lane's job ends, the lane
+takes the next one. The number of steps of every job is known beforehand, so the schedule is made on the
+host, with as many lanes as it takes to be done when the longest job is.
 
 A method's `local` runs under `vmap`. When it calls `client.train` and so `fold`, that call leaves the
 `vmap` through an `autograd.Function` with a rule of its own and arrives here with the stacked tensors.
+Machines then run the lanes.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,12 +26,11 @@ from consilience import tree
 from consilience.client import Rows, Step
 from consilience.engine import screen
 from consilience.engine.batches import IntArray, Plan, Pool
+from consilience.engine.captured import Captured
 from consilience.engine.cohort import Cohort
 from consilience.engine.executor import Executor, Outcome, Work
-from consilience.types import Batch, State
-
-_LaneStep = Callable[[list[Tensor], Batch, list[Tensor]], list[Tensor]]
-"""From the carries, batches and extras of all lanes to their next carries."""
+from consilience.engine.machine import Blueprint, Form, LaneProgram, Machine, Plain
+from consilience.types import State
 
 
 def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
@@ -51,69 +52,101 @@ def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
     return [packed[lane] for _, lane in order]
 
 
+def enough_lanes(steps: Sequence[int] | IntArray, most: int) -> int:
+    """The lanes on which all jobs can be done by the time that the longest one takes.
+
+    The number is rounded up to one of a coarse series, so that rounds with other jobs can use the same
+    machines.
+
+    >>> enough_lanes([4, 4, 4], 10), enough_lanes([9, 4, 3, 2], 10), enough_lanes([1] * 100, 30)
+    (3, 2, 30)
+    """
+    working = [int(count) for count in steps if count > 0]
+    if not working:
+        return 1
+    needed = -(-sum(working) // max(working))
+    unit = 1 << max(0, needed.bit_length() - 3)
+    return min(most, len(working), -(-needed // unit) * unit)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """What every lane does at every tick."""
 
     steps: IntArray
     """[ticks, lanes] the plan's step that a lane runs; -1 where it has finished."""
-    active: IntArray
-    """[ticks] how many lanes run; they are the first ones."""
     starts: dict[int, list[tuple[int, int]]]
     """By tick, the (lane, job) pairs that begin before it."""
     ends: dict[int, list[tuple[int, int]]]
     """By tick, the (lane, job) pairs that are complete before it."""
 
     @classmethod
-    def of(cls, plan: Plan, lanes: int) -> Schedule:
-        """The schedule of a plan's jobs on some number of lanes."""
-        packed = pack(plan.steps, lanes)
-        ticks = max((int(plan.steps[jobs].sum()) for jobs in packed), default=0)
-        steps = np.full((ticks, len(packed)), -1, dtype=np.int64)
+    def of(cls, plan: Plan, jobs: Sequence[int], lanes: int) -> Schedule:
+        """The schedule of some of a plan's jobs on some number of lanes."""
+        packed = [[jobs[i] for i in lane] for lane in pack(plan.steps[list(jobs)], lanes)]
+        ticks = max((int(plan.steps[lane].sum()) for lane in packed), default=0)
+        steps = np.full((ticks, lanes), -1, dtype=np.int64)
         starts: dict[int, list[tuple[int, int]]] = {}
         ends: dict[int, list[tuple[int, int]]] = {}
-        for lane, jobs in enumerate(packed):
+        for lane, own in enumerate(packed):
             tick = 0
-            for job in jobs:
+            for job in own:
                 count = int(plan.steps[job])
                 steps[tick : tick + count, lane] = np.arange(plan.first[job], plan.first[job] + count)
                 starts.setdefault(tick, []).append((lane, job))
                 tick += count
                 ends.setdefault(tick, []).append((lane, job))
-        return cls(steps, (steps >= 0).sum(1), starts, ends)
+        return cls(steps, starts, ends)
+
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """(first tick, end) of the stretches in which no job begins or ends."""
+        return itertools.pairwise(sorted(self.starts.keys() | self.ends.keys()))
+
+
+class Workshop:
+    """Keeps machines, so that later rounds find them built.
+
+    Args:
+        pool: Where batches come from.
+        compiled: Whether machines on a GPU are compiled.
+    """
+
+    def __init__(self, pool: Pool, *, compiled: bool = False) -> None:
+        self.pool, self.compiled = pool, compiled
+        self._machines: dict[tuple[Blueprint, int], Machine] = {}
+        self._programs: dict[Blueprint, LaneProgram] = {}
+
+    def machine(self, blueprint: Blueprint, worker: int) -> Machine:
+        """The machine of one of the workers."""
+        if (blueprint, worker) not in self._machines:
+            self._machines[blueprint, worker] = self._build(blueprint)
+        return self._machines[blueprint, worker]
+
+    def _build(self, blueprint: Blueprint) -> Machine:
+        if self.pool.targets.is_cuda:
+            return Captured(self.pool, blueprint, compiled=self.compiled)
+        plain = Plain(self.pool, blueprint, self._programs.get(blueprint))
+        self._programs[blueprint] = plain.program
+        return plain
 
 
 class LaneFold:
     """Runs a step over the batches of all jobs of a cohort at once; only works under `vmap`."""
 
-    def __init__(self, pool: Pool, cohort: Cohort, lanes: int) -> None:
-        self.pool, self.cohort, self.lanes = pool, cohort, lanes
+    def __init__(self, workshop: Workshop, cohort: Cohort, lanes: int, workers: int) -> None:
+        self.workshop, self.cohort, self.lanes, self.workers = workshop, cohort, lanes, workers
         self.tally: dict[str, Tensor] = {}
 
     def __call__(
         self, step: Step, carry: State, extras: State, rows: Rows, epoch: int | None = None
     ) -> State:
         """The carry after all batches of every client."""
-        call = _Call(self, step, self.cohort.plan(rows, epoch), _Names.of(carry), _Names.of(extras))
+        plan = self.cohort.plan(rows, epoch)
+        call = _Call(self, step, plan, Form.of(carry), Form.of(extras))
         folded = _LeaveVmap.apply(  # type: ignore[no-untyped-call]
             call, *tree.flatten(carry).values(), *tree.flatten(extras).values()
         )
         return call.carry.state(folded)
-
-
-@dataclass(frozen=True)
-class _Names:
-    """How a flat list of tensors becomes a State again."""
-
-    paths: tuple[str, ...]
-    groups: tuple[str, ...]
-
-    @classmethod
-    def of(cls, state: State) -> _Names:
-        return cls(tuple(tree.flatten(state)), tuple(state))
-
-    def state(self, tensors: Sequence[Tensor]) -> State:
-        return tree.unflatten(dict(zip(self.paths, tensors, strict=True)), self.groups)
 
 
 class _LeaveVmap(torch.autograd.Function):
@@ -140,8 +173,8 @@ class _Call:
     fold: LaneFold
     step: Step
     plan: Plan
-    carry: _Names
-    extras: _Names
+    carry: Form
+    extras: Form
 
     def run(self, jobs: int, tensors: Sequence[Tensor], dims: Sequence[int | None]) -> tuple[Tensor, ...]:
         """All jobs' carries, stacked, after all their steps.
@@ -155,39 +188,56 @@ class _Call:
         given = list(zip(self.extras.paths, tensors[count:], dims[count:], strict=True))
         shared = {path: tensor for path, tensor, dim in given if dim is None}
         varying = {path: tensor.movedim(dim, 0) for path, tensor, dim in given if dim is not None}
-        result = self._run(carry, list(varying.values()), self._vmapped(list(varying), shared))
+        result = [value.clone() for value in carry]  # jobs without steps keep what they came with
+        shares = pack(self.plan.steps, self.fold.workers)
+        tasks = [self._task(worker, own, carry, varying, shared, result) for worker, own in enumerate(shares)]
+        side_by_side(tasks)
         self._log(self.carry.state(result))
         return tuple(result)
 
-    def _vmapped(self, varying: list[str], shared: dict[str, Tensor]) -> _LaneStep:
-        def one(carry: list[Tensor], batch: Batch, extras: list[Tensor]) -> list[Tensor]:
-            given = shared | dict(zip(varying, extras, strict=True))
-            after = self.step(self.carry.state(carry), batch, tree.unflatten(given, self.extras.groups))
-            flat = tree.flatten(after)
-            return [flat[path] for path in self.carry.paths]
-
-        return torch.func.vmap(one)
-
-    def _run(self, carry: list[Tensor], extras: list[Tensor], step: _LaneStep) -> list[Tensor]:
-        pool, plan = self.fold.pool, self.plan
-        device = plan.rows.device
-        schedule = Schedule.of(plan, self.fold.lanes)
-        numbers = torch.from_numpy(schedule.steps).to(device)
+    def _task(
+        self,
+        worker: int,
+        jobs: Sequence[int],
+        carry: list[Tensor],
+        varying: dict[str, Tensor],
+        shared: dict[str, Tensor],
+        result: list[Tensor],
+    ) -> Callable[[], None]:
+        """What one worker has to do."""
+        plan = self.plan
+        width = enough_lanes(plan.steps[list(jobs)], self.fold.lanes)
+        blueprint = Blueprint(
+            self.step,
+            self.carry,
+            Form.of(tree.unflatten({path: value[0] for path, value in varying.items()}, self.extras.groups)),
+            Form.of(tree.unflatten(shared)),
+            plan.rows.shape[1],
+            width,
+        )
+        machine = self.fold.workshop.machine(blueprint, worker)
+        machine.share(list(shared.values()))
+        schedule = Schedule.of(plan, jobs, width)
+        pool, device = self.fold.workshop.pool, plan.rows.device
+        some = plan.first[jobs[0]]  # for lanes that have finished
+        numbers = torch.from_numpy(np.where(schedule.steps >= 0, schedule.steps, some)).to(device)
         sizes = torch.from_numpy(plan.sizes).to(device)
         positions = torch.arange(plan.rows.shape[1], device=device)
-        result = [value.clone() for value in carry]  # jobs without steps keep what they came with
-        held = [*carry, *extras]
-        lanes = [value[:0] for value in held]
-        for tick, active in enumerate(schedule.active.tolist()):
-            _finish(result, lanes, schedule.ends.get(tick, []), device)
-            lanes = _begin([value[:active] for value in lanes], held, schedule.starts.get(tick, []), device)
-            current = numbers[tick, :active]
-            weight = (positions < sizes[current][:, None]).to(pool.dtype)
-            batch = pool.batch(plan.rows[current], weight, plan.keys[current])
-            unchanging = lanes[len(carry) :]
-            lanes = [*step(lanes[: len(carry)], batch, unchanging), *unchanging]
-        _finish(result, lanes, schedule.ends.get(len(schedule.active), []), device)
-        return result
+
+        starts, ends = (_uploaded(events, device) for events in (schedule.starts, schedule.ends))
+
+        def work() -> None:
+            for begin, end in schedule.stretches():
+                if begin in ends:
+                    machine.take(*ends[begin], result)
+                if begin in starts:
+                    machine.put(*starts[begin], carry, list(varying.values()))
+                current = numbers[begin:end]
+                weight = (positions < sizes[current][..., None]).to(pool.dtype)
+                machine.run(plan.rows[current], weight, plan.keys[current])
+            machine.take(*ends[len(schedule.steps)], result)
+
+        return work
 
     def _log(self, result: State) -> None:
         for name, value in result.get("tally", {}).items():
@@ -199,26 +249,39 @@ def _stacked(tensor: Tensor, dim: int | None, jobs: int) -> Tensor:
     return tensor.expand(jobs, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
-def _begin(
-    lanes: list[Tensor], source: list[Tensor], pairs: list[tuple[int, int]], device: torch.device
-) -> list[Tensor]:
-    """Lanes with the rows of some jobs put in (at the start there are no lanes yet)."""
-    if not pairs:
-        return lanes
-    lane_numbers, jobs = (torch.tensor(column, device=device) for column in zip(*pairs, strict=True))
-    if len(lanes[0]) == 0:
-        return [value[jobs] for value in source]
-    return [lane.index_copy(0, lane_numbers, value[jobs]) for lane, value in zip(lanes, source, strict=True)]
+def _uploaded(
+    events: dict[int, list[tuple[int, int]]], device: torch.device
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """By tick, the lanes and the jobs of some pairs; in one transfer, because each waits for the device."""
+    pairs = np.array([pair for some in events.values() for pair in some], dtype=np.int64).reshape(-1, 2)
+    table = torch.from_numpy(pairs.T.copy()).to(device)
+    ends = itertools.accumulate(len(some) for some in events.values())
+    return {
+        tick: (table[0, end - len(some) : end], table[1, end - len(some) : end])
+        for (tick, some), end in zip(events.items(), ends, strict=True)
+    }
 
 
-def _finish(
-    result: list[Tensor], lanes: list[Tensor], pairs: list[tuple[int, int]], device: torch.device
-) -> None:
-    """Copy the carry of finished jobs (the first tensors of the lanes) to the jobs' rows of the result."""
-    if pairs:
-        lane_numbers, jobs = (torch.tensor(column, device=device) for column in zip(*pairs, strict=True))
-        for target, lane in zip(result, lanes, strict=False):
-            target.index_copy_(0, jobs, lane[lane_numbers])
+def side_by_side(tasks: Sequence[Callable[[], None]]) -> None:
+    """Run tasks at the same time, each on its share of the processor's cores."""
+    if len(tasks) < 2:
+        for task in tasks:
+            task()
+        return
+    threads = torch.get_num_threads()
+    each = max(1, threads // len(tasks))
+
+    def alone(task: Callable[[], None]) -> None:
+        torch.set_num_threads(each)  # of this thread
+        task()
+
+    torch.set_num_threads(each)
+    try:
+        with ThreadPoolExecutor(len(tasks)) as workers:
+            for done in [workers.submit(alone, task) for task in tasks]:
+                done.result()
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Batched(Executor):
@@ -226,15 +289,20 @@ class Batched(Executor):
 
     Args:
         pool: The data.
-        lanes: How many clients train side by side.
+        lanes: How many clients train side by side in one stacked computation.
         chunk: How many jobs are computed at a time.
+        workers: How many such computations run at the same time.
+        compiled: Whether steps are compiled, on a GPU.
     """
 
     name: ClassVar[str] = "batched"
 
-    def __init__(self, pool: Pool, lanes: int, chunk: int) -> None:
+    def __init__(
+        self, pool: Pool, lanes: int, chunk: int, workers: int = 1, *, compiled: bool = False
+    ) -> None:
         super().__init__(pool)
-        self.lanes, self.chunk = lanes, chunk
+        self.lanes, self.chunk, self.workers = lanes, chunk, workers
+        self._workshop = Workshop(pool, compiled=compiled)
 
     def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
         return torch.func.vmap(function, in_dims=tuple(dims))(*states)
@@ -253,7 +321,7 @@ class Batched(Executor):
 
     def _part(self, cohort: Cohort, chosen: slice, work: Work, states: Sequence[State]) -> Outcome:
         some = cohort.part(chosen)
-        fold = LaneFold(self.pool, some, self.lanes)
+        fold = LaneFold(self._workshop, some, self.lanes, self.workers)
 
         def one(*rows: State) -> tuple[State, State]:
             return work(fold, rows)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
 import numpy as np
 import torch
+from torch import Tensor
+
+
+def _signed(number: int) -> int:
+    """The signed 64-bit integer with the same last 64 bits."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+_ODD = _signed(0x9E3779B97F4A7C15)
 
 
 class Purpose(IntEnum):
@@ -32,3 +41,25 @@ def torch_seed(seed: int, purpose: Purpose, *key: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, purpose, *key).integers(2**63)))
         yield
+
+
+def stream_keys(parts: Sequence[Sequence[int]]) -> Tensor:
+    """[streams] a 64-bit key for each tuple of integers (all of one length): what a stream is for."""
+    keys = torch.zeros(len(parts), dtype=torch.int64)
+    for column in zip(*parts, strict=True):
+        keys = _mixed(keys ^ torch.tensor([_signed(part) for part in column]))
+    return keys
+
+
+def keyed_bits(keys: Tensor, places: Tensor, bits: int) -> Tensor:
+    """Uniform numbers of so many bits that are a pure function of key and place, on any device."""
+    hashed: Tensor = _mixed(keys + places * _ODD)
+    return (hashed >> (64 - bits)).bitwise_and(2**bits - 1)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """A bijective 64-bit hash (splitmix64); int64 products wrap, and the masks make the shifts logical."""
+    x = x + _ODD
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)
+    return x ^ ((x >> 31) & (2**33 - 1))

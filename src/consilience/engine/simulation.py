@@ -182,7 +182,7 @@ class Simulation:
     ) -> list[dict[str, float]]:
         """Mean scores by replica and, where there are many models, their spread; some models at a time."""
         chunks = [slice(start, start + MODELS_AT_A_TIME) for start in range(0, len(rows), MODELS_AT_A_TIME)]
-        found = [score_on_test(self.world, models(chunk)) for chunk in chunks]
+        found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in chunks]
         accuracy = np.concatenate([np.zeros(0), *(scores.accuracy for scores in found)])
         loss = np.concatenate([np.zeros(0), *(scores.loss for scores in found)])
         owner = np.array([replica for replica, _ in rows])
@@ -200,7 +200,8 @@ class Simulation:
             some = everyone[start : start + MODELS_AT_A_TIME]
             models = self.models(some)
             own = score_on_own_data(self.world, models, some)
-            test = score_on_test(self.world, models) if self.world.graph or self.algorithm.personal else None
+            alone = self.world.graph or self.algorithm.personal
+            test = score_on_test(self.world, models, some) if alone else None
             for i, (replica, client) in enumerate(some):
                 result: dict[str, float | int] = {
                     "replica": replica,

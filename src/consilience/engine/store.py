@@ -1,4 +1,4 @@
-"""Memories of all clients. Only the cohort's rows ever go to the compute device."""
+"""Memories of all clients: on the compute device while they are small, else on the host."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ Initial = Callable[[IntArray], State]
 """Initial memories for some rows, stacked."""
 
 
-class Store:
-    """One row of memory for every client of every replica, on the host.
+DEVICE_SHARE = 8
+"""Memories stay on a GPU while they take no more than one part in so many of its memory."""
 
-    A row exists from its client's first round on; until then it is what `initial` gives. Pages of rows
-    that were never written take no memory.
+
+class Store:
+    """One row of memory for every client of every replica.
+
+    A row exists from its client's first round on; until then it is what `initial` gives. On the host,
+    pages of rows that were never written take no memory.
     """
 
     def __init__(self, rows: int, initial: Initial, device: torch.device) -> None:
         self._initial, self._device = initial, device
         self._seen = np.zeros(rows, dtype=np.bool_)
         self._rows: State = {}
+        self._groups: tuple[str, ...] = ()  # some may be without tensors, and then not in a snapshot
+        self._home = device
         self._stateless = False  # found out at the first load; initial memories need not be made again
 
     def load(self, rows: Sequence[int] | IntArray) -> State:
@@ -33,16 +39,21 @@ class Store:
         wanted = np.asarray(rows, dtype=np.int64)
         if self._stateless:
             return {}
+        seen = self._seen[wanted]
+        if seen.all() and len(wanted):
+            self._groups = self._groups or tuple(self._initial(wanted[:1]))
+            chosen = torch.from_numpy(wanted).to(self._home)
+            known = tree.map_leaves(lambda value: value[chosen].to(self._device), self._rows)
+            return {group: known.get(group, {}) for group in self._groups}
         fresh = self._initial(wanted)
         self._stateless = not fresh
-        seen = self._seen[wanted]
         if not fresh or not seen.any():
             return fresh
-        host = torch.from_numpy(wanted[seen])
         places = torch.from_numpy(np.flatnonzero(seen)).to(self._device)
+        known = tree.index(self._rows, torch.from_numpy(wanted[seen]).to(self._home))
         return {
             group: {
-                name: value.index_copy(0, places, self._rows[group][name][host].to(self._device))
+                name: value.index_copy(0, places, known[group][name].to(self._device))
                 for name, value in params.items()
             }
             for group, params in fresh.items()
@@ -54,25 +65,36 @@ class Store:
         if not any(memories.values()) or not len(wanted):
             return
         if not self._rows:
+            self._home = self._place(tree.nbytes(memories) // len(wanted) * len(self._seen))
             self._rows = tree.map_leaves(
-                lambda value: torch.empty(len(self._seen), *value.shape[1:], dtype=value.dtype), memories
+                lambda value: torch.empty(
+                    len(self._seen), *value.shape[1:], dtype=value.dtype, device=self._home
+                ),
+                memories,
             )
-        host = torch.from_numpy(wanted)
+        rows_at_home = torch.from_numpy(wanted).to(self._home)
         for group, params in memories.items():
             for name, value in params.items():
-                self._rows[group][name].index_copy_(0, host, value.cpu())
+                self._rows[group][name].index_copy_(0, rows_at_home, value.to(self._home))
         self._seen[wanted] = True
+
+    def _place(self, size: int) -> torch.device:
+        """Where memories of so many bytes are kept."""
+        if self._device.type != "cuda":
+            return self._device
+        room = torch.cuda.get_device_properties(self._device).total_memory // DEVICE_SHARE
+        return self._device if size <= room else torch.device("cpu")
 
     def snapshot(self) -> State:
         """The rows that exist, for a checkpoint: their numbers and their memories."""
         seen = torch.from_numpy(np.flatnonzero(self._seen))
         return {
             "rows": {"number": seen},
-            **{f"memory.{g}": p for g, p in tree.index(self._rows, seen).items()},
+            **{f"memory.{g}": p for g, p in tree.index(self._rows, seen.to(self._home)).items()},
         }
 
     def restore(self, snapshot: State) -> None:
         """The inverse of `snapshot`."""
         self._seen[:] = False
         memories = {g.removeprefix("memory."): p for g, p in snapshot.items() if g.startswith("memory.")}
-        self.save(snapshot["rows"]["number"].numpy(), memories)
+        self.save(snapshot["rows"]["number"].cpu().numpy(), memories)

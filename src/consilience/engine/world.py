@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from consilience.engine.batches import IntArray, Pool
-from consilience.engine.cohort import Job, LocalWork
+from consilience.engine.cohort import Cohort, Job, LocalWork
 from consilience.engine.executor import Executor
 from consilience.solver import Solver
 from consilience.task import Task
@@ -92,8 +93,11 @@ class World:
             for group, params in models[0][0].items()
         }
 
-    def job(self, replica: int, client: int) -> Job:
-        """One client's work."""
+    def cohort(self, jobs: Sequence[tuple[int, int]], round_number: int) -> Cohort:
+        """The work of some (replica, client) pairs in a round."""
+        return Cohort(tuple(self._job(*job) for job in jobs), round_number, self.work, self.device, self.test)
+
+    def _job(self, replica: int, client: int) -> Job:
         which = self.replicas[replica]
         return Job(replica, which.seed, client, which.shards[client], which.holdouts[client])
 

@@ -1,0 +1,234 @@
+"""Speed on one GPU: `python benchmarks/gpu.py [ROW ...]`.
+
+Every row trains from a configuration as a user would write it, end to end: batches are gathered, models
+aggregated and evaluated on the full test set in every round. The first round warms up (compilation and
+capture); the median of the next three counts. `loop` is a hand-written PyTorch loop over single clients,
+measured in the same run. Data sets are looked up in CONSILIENCE_DATA. Results go to a JSON file as they
+come; rows that are measured again replace what is there. Each row takes less than ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from consilience.config import read_config
+from consilience.data.loading import load
+from consilience.engine.build import simulate
+from consilience.engine.determinism import repeatable
+from consilience.engine.simulation import Simulation
+from consilience.experiment import plan
+from consilience.experiment import run as run_experiment
+
+DEVICE = torch.device("cuda")
+MLP: dict[str, Any] = {
+    "data": "mnist",
+    "partition": "shards_two_classes",
+    "clients": 10,
+    "model": {"name": "mlp", "hidden": [200, 200]},
+    "local": {"epochs": 5, "batch_size": 32},
+    "solver": {"name": "sgd", "lr": 0.001, "momentum": 0.9, "weight_decay": 0.001},
+    "seeds": list(range(10)),
+}
+PLAIN = {"solver": {"name": "sgd", "lr": 0.001}}
+GRAPH: dict[str, Any] = {
+    "data": "mnist",
+    "partition": {"name": "dirichlet_class", "alpha": 0.5},
+    "clients": 50,
+    "topology": {"name": "erdos_renyi", "p": 0.2},
+    "model": "mnist-cnn",
+    "local": {"epochs": 5, "batch_size": 100},
+    "solver": {"name": "sgd", "lr": 0.001, "momentum": 0.5},
+}
+CIFAR: dict[str, Any] = {
+    "data": "cifar10",
+    "partition": "iid",
+    "clients": 10,
+    "model": "cifar-cnn",
+    "local": {"epochs": 1, "batch_size": 32},
+    "solver": {"name": "sgd", "lr": 0.01, "momentum": 0.9},
+    "seeds": list(range(5)),
+}
+PFL: dict[str, Any] = {
+    "data": "cifar10",
+    "partition": "iid",
+    "clients": 1000,
+    "participation": 50,
+    "model": "pfl-cnn",
+    "local": {"epochs": 1, "batch_size": 10},
+    "solver": {"name": "sgd", "lr": 0.1},
+    "rounds": 1500,
+    "evaluate": {"every": 10, "clients": False},
+}
+
+
+def ours(
+    method: str, settings: dict[str, Any], *, precision: str = "tf32", rounds: int = 3
+) -> dict[str, Any]:
+    """Samples per second of whole rounds."""
+    config = read_config(
+        {
+            **settings,
+            "method": method,
+            "precision": precision,
+            "device": "cuda",
+            "compile": "always",
+            "rounds": rounds + 1,
+        },
+        "benchmark",
+    )
+    with repeatable(DEVICE, config.precision):
+        arm = plan(config)[0]
+        torch.cuda.reset_peak_memory_stats()
+        simulation = simulate(arm.scene, arm.variants)
+        first, _ = _timed(simulation)
+        seconds, samples = zip(*(_timed(simulation) for _ in range(rounds)), strict=True)
+    return {
+        "method": method,
+        "precision": precision,
+        "samples_per_s": round(statistics.median(n / s for n, s in zip(samples, seconds, strict=True))),
+        "round_s": list(seconds),
+        "first_round_s": first,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+    }
+
+
+def _timed(simulation: Simulation) -> tuple[float, int]:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    samples = sum(record.samples for record in simulation.step())
+    torch.cuda.synchronize()
+    return time.perf_counter() - start, samples
+
+
+def loop(settings: dict[str, Any], steps: int = 300) -> dict[str, Any]:
+    """Samples per second of one client after the other, as one would write it by hand: no evaluation."""
+    config = read_config({**settings, "method": "fedavg", "rounds": 1}, "benchmark")
+    dataset = load(config.data.name)
+    inputs, targets = dataset.inputs.to(DEVICE), dataset.targets.to(DEVICE)
+    model = config.model.build(dataset.shape, dataset.classes).to(DEVICE)
+    solver = config.solver.variants[0]
+    optimiser = torch.optim.SGD(
+        model.parameters(),
+        lr=solver.lr,
+        momentum=getattr(solver, "momentum", 0.0),
+        weight_decay=getattr(solver, "weight_decay", 0.0),
+        fused=True,
+    )
+    size = config.local.batch_size
+    order = torch.randint(0, len(targets), (steps + 20, size), device=DEVICE)
+    torch.set_float32_matmul_precision("high")
+    for number, rows in enumerate(order):
+        if number == 20:  # after a warm-up
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        _train(model, optimiser, inputs[rows].float() / 127.5 - 1, targets[rows])
+    torch.cuda.synchronize()
+    return {"samples_per_s": round(steps * size / (time.perf_counter() - start))}
+
+
+def _train(model: nn.Module, optimiser: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+    optimiser.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimiser.step()
+
+
+def mlp() -> dict[str, Any]:
+    """FedAvg on two-class shards, the loop, Dirichlet 0.1, and the methods beside FedAvg."""
+    dirichlet = {**MLP, "partition": {"name": "dirichlet_class", "alpha": 0.1}}
+    return {
+        "loop": loop(MLP),
+        "fedavg": ours("fedavg", MLP),
+        "fedavg, fp32": ours("fedavg", MLP, precision="fp32"),
+        "fedavg, dirichlet 0.1": ours("fedavg", dirichlet),
+        **{name: ours(name, MLP) for name in ("hwa", "fedprox", "fedcurv")},
+        # SCAFFOLD's option II is defined for plain SGD only.
+        "fedavg, plain sgd": ours("fedavg", {**MLP, **PLAIN}),
+        "scaffold, plain sgd": ours("scaffold", {**MLP, **PLAIN}),
+    }
+
+
+def graph() -> dict[str, Any]:
+    """Fifty peers with DecHW's CNN; every node's model is evaluated before and after its training."""
+    return {
+        "loop": loop(GRAPH),
+        "dechetero": ours("dechetero", GRAPH),
+        "dechw": ours("dechw", GRAPH),
+    }
+
+
+def cifar() -> dict[str, Any]:
+    """FedAvg on CIFAR-10 in three precisions."""
+    return {
+        "loop": loop(CIFAR),
+        **{f"fedavg, {p}": ours("fedavg", CIFAR, precision=p) for p in ("fp32", "tf32", "bf16")},
+    }
+
+
+def pfl() -> dict[str, Any]:
+    """pfl-research's CIFAR-10 benchmark, the whole run."""
+    config = read_config({**PFL, "method": "fedavg", "precision": "tf32", "device": "cuda"}, "benchmark")
+    start = time.perf_counter()
+    result = run_experiment(config)
+    return {"seconds": time.perf_counter() - start, "accuracy": result.accuracy}
+
+
+ROWS: dict[str, Callable[[], dict[str, Any]]] = {"mlp": mlp, "graph": graph, "cifar": cifar, "pfl": pfl}
+
+
+def environment() -> dict[str, Any]:
+    """What the figures belong to."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "commit": commit.stdout.strip() or None,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "copy_gb_per_s": _copy_rate(),
+    }
+
+
+def _copy_rate() -> float:
+    """Bytes read and written by a large copy, a second."""
+    source = torch.empty(2**28, device=DEVICE)
+    target = torch.empty_like(source)
+    for repeats in (3, 20):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            target.copy_(source)
+        torch.cuda.synchronize()
+    return 2 * 20 * source.nbytes / (time.perf_counter() - start) / 1e9
+
+
+def main() -> None:
+    """Measure the rows that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", nargs="*", choices=[*ROWS, []], default=list(ROWS))
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
+    options = parser.parse_args()
+    found = json.loads(options.out.read_text()) if options.out.exists() else {}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    for name in options.rows:
+        found[name] = {"environment": environment(), "results": ROWS[name]()}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(json.dumps({name: found[name]["results"]}, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Lanes that run one step side by side, again and again, in memory that stays where it is.
+
+A machine is built once for a step and the shapes of its tensors, and then serves every round. Its lanes
+hold the carries of the jobs that run; what a lane computes after its job has been taken out is waste.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from consilience import tree
+from consilience.client import Step
+from consilience.engine.batches import Pool
+from consilience.engine.program import record
+from consilience.types import Batch, State
+
+CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
+TICKS = 16
+"""Whose batches are read from the pool at once, on a CPU."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """The names, shapes and types of a State's tensors; those of one lane where lanes are stacked."""
+
+    paths: tuple[str, ...]
+    groups: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    @classmethod
+    def of(cls, state: State) -> Form:
+        """The form of a State."""
+        flat = tree.flatten(state)
+        values = flat.values()
+        return cls(tuple(flat), tuple(state), tuple(v.shape for v in values), tuple(v.dtype for v in values))
+
+    def state(self, tensors: Sequence[Tensor]) -> State:
+        """The State of this form with these tensors (of any shapes)."""
+        return tree.unflatten(dict(zip(self.paths, tensors, strict=True)), self.groups)
+
+    def empty(self, width: int, device: torch.device) -> list[Tensor]:
+        """Memory for some lanes."""
+        kinds = zip(self.shapes, self.dtypes, strict=True)
+        return [torch.empty(width, *shape, dtype=dtype, device=device) for shape, dtype in kinds]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What decides whether a machine can be used again."""
+
+    step: Step
+    carry: Form
+    varying: Form
+    """Extras that differ between lanes."""
+    shared: Form
+    """Extras that are the same for all lanes."""
+    rows: int
+    """Of a batch."""
+    width: int
+    """How many lanes there are."""
+
+    def extras(self, varying: Sequence[Tensor], shared: Sequence[Tensor]) -> State:
+        """All extras as the step knows them."""
+        left, right = self.varying.state(varying), self.shared.state(shared)
+        groups = {**left, **right}
+        return {group: {**left.get(group, {}), **right.get(group, {})} for group in groups}
+
+
+class Machine(ABC):
+    """Some lanes.
+
+    Args:
+        pool: Where batches come from.
+        blueprint: What to run.
+    """
+
+    def __init__(self, pool: Pool, blueprint: Blueprint) -> None:
+        self.pool, self.blueprint = pool, blueprint
+        device = pool.targets.device
+        self.carry = blueprint.carry.empty(blueprint.width, device)
+        self.varying = blueprint.varying.empty(blueprint.width, device)
+        self.shared = [value[0] for value in blueprint.shared.empty(1, device)]
+
+    def of_lanes(self, value: Tensor) -> Tensor:
+        """What a program takes: a single lane has no lane axis."""
+        return value[0] if self.blueprint.width == 1 else value
+
+    def arguments(self) -> list[Tensor]:
+        """Of a program, but for the batch."""
+        return [*(self.of_lanes(value) for value in (*self.carry, *self.varying)), *self.shared]
+
+    def example(self) -> list[Tensor]:
+        """Some batch, in a program's form."""
+        rows = torch.zeros(
+            self.blueprint.width, self.blueprint.rows, dtype=torch.int64, device=self.pool.targets.device
+        )
+        raw = self.pool.raw(rows, torch.ones_like(rows, dtype=self.pool.dtype), rows[:, 0])
+        return [self.of_lanes(value) for value in raw]
+
+    def share(self, shared: Sequence[Tensor]) -> None:
+        """Take the extras that all lanes share."""
+        for place, value in zip(self.shared, shared, strict=True):
+            place.copy_(value)
+
+    def put(self, lanes: Tensor, jobs: Tensor, carry: Sequence[Tensor], varying: Sequence[Tensor]) -> None:
+        """Let some lanes begin some jobs, whose rows are in stacked tensors."""
+        places = (*self.carry, *self.varying)
+        for place, value in zip(places, (*carry, *varying), strict=True):
+            place.index_copy_(0, lanes, value.index_select(0, jobs))
+
+    def take(self, lanes: Tensor, jobs: Tensor, results: Sequence[Tensor]) -> None:
+        """Copy the carries of some lanes to the rows of their jobs."""
+        for result, value in zip(results, self.carry, strict=True):
+            result.index_copy_(0, jobs, value.index_select(0, lanes))
+
+    @abstractmethod
+    def run(self, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+        """Some ticks of all lanes.
+
+        Args:
+            rows: [ticks, lanes, batch] row numbers.
+            weight: The same shape, 1 for rows that count.
+            keys: [ticks, lanes] sources of randomness.
+        """
+
+
+@dataclass(frozen=True)
+class LaneProgram:
+    """A step's work for all lanes of a machine, recorded.
+
+    The arguments are the tensors of the carry, of the varying and of the shared extras, and the batch as it
+    lies in the pool: inputs, targets, weight and key. A single lane has no lane axis.
+    """
+
+    module: GraphModule
+    result: Form
+
+    @classmethod
+    def of(cls, pool: Pool, blueprint: Blueprint, examples: Sequence[Tensor], *, whole: bool) -> LaneProgram:
+        """Record the whole step, or only what it measures."""
+        carried, varied = len(blueprint.carry.paths), len(blueprint.varying.paths)
+        work = blueprint.step if whole else blueprint.step.measure
+        forms: list[Form] = []
+
+        def lane(
+            carry: list[Tensor], varying: list[Tensor], shared: list[Tensor], raw: Batch
+        ) -> list[Tensor]:
+            batch = raw._replace(inputs=pool.normalised(raw.inputs))
+            result = work(blueprint.carry.state(carry), batch, blueprint.extras(varying, shared))
+            forms.append(Form.of(result))
+            return list(tree.flatten(result).values())
+
+        def lanes(*tensors: Tensor) -> list[Tensor]:
+            carry, rest = list(tensors[:carried]), list(tensors[carried:-4])
+            given = (carry, rest[:varied], rest[varied:], Batch(*tensors[-4:]))
+            if blueprint.width == 1:
+                return lane(*given)
+            mapped: list[Tensor] = torch.func.vmap(lane, in_dims=(0, 0, None, 0))(*given)
+            return mapped
+
+        return cls(record(lanes, examples), forms[0])
+
+
+class Plain(Machine):
+    """Operation after operation, called from Python: for CPUs.
+
+    What a step moves is moved in place. A single lane needs no lane axis, and its convolutions keep their
+    channels last, because torch's kernels for that layout are the faster ones.
+    """
+
+    def __init__(self, pool: Pool, blueprint: Blueprint, program: LaneProgram | None = None) -> None:
+        super().__init__(pool, blueprint)
+        alone = blueprint.width == 1
+        if alone:
+            self.carry = [_channels_last(value) for value in self.carry]
+        self._arguments = self.arguments()
+        carried, varied = len(self.carry), len(self.varying)
+        self._carry = blueprint.carry.state(self._arguments[:carried])
+        self._extras = blueprint.extras(self._arguments[carried : carried + varied], self.shared)
+        self._in_place = alone or blueprint.step.stackable(self._extras)
+        self.program = program or LaneProgram.of(
+            pool, blueprint, [*self._arguments, *self.example()], whole=not self._in_place
+        )
+
+    def run(self, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+        program, form = self.program.module.forward, self.program.result
+        rows, weight, keys = (
+            (value[:, 0] if self.blueprint.width == 1 else value) for value in (rows, weight, keys)
+        )
+        with torch.no_grad():
+            for begin in range(0, len(rows), TICKS):
+                some = slice(begin, begin + TICKS)
+                raw = self.pool.raw(rows[some], weight[some], keys[some])
+                for batch in zip(*(value.unbind() for value in raw), strict=True):
+                    found = form.state(program(*self._arguments, *batch))
+                    if self._in_place:
+                        self.blueprint.step.advance_in_place(self._carry, found, self._extras)
+                    else:
+                        _overwrite(self._carry, found)
+
+
+def _channels_last(stacked: Tensor) -> Tensor:
+    """Images or weights of convolutions in the layout with channels last; others as they are."""
+    if stacked.ndim != CHANNELS_LAST_DIMENSIONS + 1:
+        return stacked
+    return stacked[0].contiguous(memory_format=torch.channels_last)[None]
+
+
+def _overwrite(state: State, other: State) -> None:
+    for group, params in state.items():
+        for name, value in params.items():
+            value.copy_(other[group][name])

@@ -1,0 +1,116 @@
+"""A pure function of tensors as a flat list of operations.
+
+Recording runs the function once on examples and writes down every operation that reaches torch's kernels,
+those of the backward pass among them. What is left needs no autograd and no `vmap` any more: it is cheap
+to call from Python, and a compiler or a CUDA graph can take it whole. Operations whose results nobody
+reads are dropped, e.g. the value of a penalty whose gradient alone matters.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+_ATEN = torch.ops.aten
+_SAME = {_ATEN.detach.default, _ATEN.alias.default}
+"""Operations that change nothing once there is no autograd."""
+
+
+def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
+    """The operations of a function of some tensors, for tensors of the examples' shapes."""
+    recorder = _Recorder(examples)
+    with torch.no_grad(), recorder:
+        results = function(*examples)
+    graph = recorder.graph
+    graph.output(tuple(recorder.node(result) for result in results))
+    graph.eliminate_dead_code()
+    return GraphModule(recorder.constants, graph)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs operations and writes them into a graph."""
+
+    def __init__(self, arguments: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = Graph()
+        self.constants = torch.nn.Module()
+        self._nodes: dict[int, Node] = {}
+        self._alive: list[Tensor] = []  # so that a tensor's identity is never another's
+        for number, argument in enumerate(arguments):
+            self._know(argument, self.graph.placeholder(f"argument_{number}"))
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        if function in _SAME:
+            self._know(result, self.node(args[0]))
+            return result
+        if function is _ATEN.t.default and self.node(args[0]).target is function:
+            self._know(result, self.node(args[0]).all_input_nodes[0])
+            return result
+        _refuse(function, result)
+        node = self.graph.call_function(function, *tree_map(self._named, (tuple(args), kwargs)))
+        if isinstance(result, Tensor):
+            self._know(result, node)
+        else:
+            for place, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self._know(part, self.graph.call_function(_item, (node, place)))
+        return result
+
+    def node(self, value: Tensor) -> Node:
+        """What stands for a tensor; one that was neither given nor computed is a constant."""
+        if id(value) not in self._nodes:
+            name = f"constant_{len(self._alive)}"
+            self.constants.register_buffer(name, value)
+            self._know(value, self.graph.get_attr(name))
+        return self._nodes[id(value)]
+
+    def _know(self, value: Tensor, node: Node) -> None:
+        self._nodes[id(value)] = node
+        self._alive.append(value)
+
+    def _named(self, value: object) -> object:
+        return self.node(value) if isinstance(value, Tensor) else value
+
+
+def _refuse(function: Any, result: object) -> None:
+    """A program is the same for all data: it must not depend on a number that was read out, or on chance."""
+    if torch.Tag.nondeterministic_seeded in function.tags:
+        raise RuntimeError(f"{function} draws randomness of its own; use batch.key")
+    if not isinstance(result, Tensor | tuple | list):
+        raise RuntimeError(f"{function}: Python code read a tensor's value, e.g. by .item()")
+
+
+def _item(values: Sequence[Tensor], place: int) -> Tensor:
+    return values[place]
+
+
+def overwriting(module: GraphModule, results: Sequence[int]) -> GraphModule:
+    """The program that writes results over its first arguments and returns nothing.
+
+    Args:
+        module: A recorded function.
+        results: For each of the first arguments, the position of the result that replaces it.
+    """
+    graph = copy.deepcopy(module.graph)
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    output = graph.output_node()
+    found: Any = output.args[0]
+    with graph.inserting_before(output):
+        # An argument that is passed on must be read before it is written over.
+        values = [found[position] for position in results]
+        values = [graph.call_function(_ATEN.clone.default, (v,)) if v in places else v for v in values]
+        for place, value in zip(places, values, strict=False):
+            graph.call_function(_ATEN.copy_.default, (place, value))
+    output.args = ((),)
+    return GraphModule(module, graph)
