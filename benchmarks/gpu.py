@@ -188,16 +188,18 @@ def pfl() -> dict[str, Any]:
 ROWS: dict[str, Callable[[], dict[str, Any]]] = {"mlp": mlp, "graph": graph, "cifar": cifar, "pfl": pfl}
 
 
-def environment() -> dict[str, Any]:
+def environment(commit: str | None) -> dict[str, Any]:
     """What the figures belong to."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if commit is None:
+        git = ["git", "-C", str(Path(__file__).parent)]
+        answer = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        commit = answer.stdout.strip()
     return {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "commit": commit.stdout.strip() or None,
+        "commit": commit,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "copy_gb_per_s": _copy_rate(),
     }
@@ -221,11 +223,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", choices=[*ROWS, []], default=list(ROWS))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
+    parser.add_argument("--commit", help="the code that is measured, where git cannot tell")
     options = parser.parse_args()
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for name in options.rows:
-        found[name] = {"environment": environment(), "results": ROWS[name]()}
+        found[name] = {"environment": environment(options.commit), "results": ROWS[name]()}
         options.out.write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps({name: found[name]["results"]}, indent=1), flush=True)
 
