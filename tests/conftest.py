@@ -65,8 +65,8 @@ class Federation:
     def sequential(self) -> Executor:
         return Sequential(self.pool)
 
-    def batched(self, lanes: int = 100, chunk: int = 100) -> Executor:
-        return Batched(self.pool, lanes, chunk)
+    def batched(self, lanes: int = 100, chunk: int = 100, workers: int = 1) -> Executor:
+        return Batched(self.pool, lanes, chunk, workers)
 
     def run(
         self, executor: Executor, action: Action, solver: Solver | None = None, own: State | None = None

@@ -69,7 +69,8 @@ def train(client: Client, down: State) -> State:
     return client.train(down).model
 
 
-LAYOUTS = [(5, 5), (3, 5), (2, 5), (1, 5), (5, 1), (2, 3), (9, 100)]
+LAYOUTS = [(5, 5), (3, 5), (2, 5), (1, 5), (5, 1), (2, 3), (9, 100), (1, 5, 2), (2, 3, 3)]
+"""Lanes, jobs at a time and, where more than one, worker processes."""
 
 
 @pytest.mark.parametrize("solver", [SGD(0.1, 0.9, 0.01), Adam(0.01)], ids=["sgd", "adam"])
@@ -80,8 +81,8 @@ def test_training_does_not_depend_on_the_layout(federation, name, work, solver):
     expected = place.run(place.sequential(), train, solver)
     moved = tree.sub(tree.index(expected.uploads, 0)["params"], place.start["params"])
     assert tree.sq_norm(moved) > 1e-6
-    for lanes, chunk in LAYOUTS:
-        found = place.run(place.batched(lanes, chunk), train, solver)
+    for layout in LAYOUTS:
+        found = place.run(place.batched(*layout), train, solver)
         assert_close(found.uploads, expected.uploads, rtol=1e-12, atol=1e-12)
         assert_close(found.tally, expected.tally, rtol=1e-12, atol=1e-12)
         assert found.arrived.all()
@@ -139,8 +140,8 @@ def test_early_stopping_does_not_depend_on_the_layout(federation, early_stop):
     expected = place.run(place.sequential(), work, SGD(0.5)).uploads
     plain = place.run(place.sequential(), train, SGD(0.5)).uploads
     assert any(not torch.equal(value, plain["params"][name]) for name, value in expected["params"].items())
-    for lanes, chunk in LAYOUTS:
-        found = place.run(place.batched(lanes, chunk), work, SGD(0.5)).uploads
+    for layout in LAYOUTS:
+        found = place.run(place.batched(*layout), work, SGD(0.5)).uploads
         assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 

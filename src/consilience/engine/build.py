@@ -35,9 +35,9 @@ ExecutorName = Literal["auto", "batched", "sequential"]
 STATES_PER_JOB = 12
 """Models' worth of memory that one job of a cohort takes: states, gradients, messages and copies."""
 
-STACKED_ROWS, STACKED_IMAGES = 512, 50
-"""On a CPU, clients are stacked while their batches together have no more rows: small batches leave the
-processor waiting for Python. Stacked convolutions are slower ones, so that less stacking pays for them."""
+STACKED_ROWS = 512
+"""On a CPU, clients are stacked while their batches together have no more rows: small products leave the
+processor waiting for Python. Stacked convolutions are slow ones there, so those are never stacked."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
     if scene.device.type == "cuda":
         return Batched(pool, scene.lanes or fits, fits, compiled=scene.compiled)
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in task.skeleton.modules())
-    rows = STACKED_IMAGES if convolutional else STACKED_ROWS
-    lanes = max(1, rows // scene.work.batch_size)
+    lanes = 1 if convolutional else max(1, STACKED_ROWS // scene.work.batch_size)
     return Batched(pool, scene.lanes or lanes, fits, workers=torch.get_num_threads())
 
 

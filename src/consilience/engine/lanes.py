@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from consilience.engine import screen
 from consilience.engine.batches import IntArray, Plan, Pool
 from consilience.engine.captured import Captured
 from consilience.engine.cohort import Cohort
+from consilience.engine.crew import CAN_FORK, Crew
 from consilience.engine.executor import Executor, Outcome, Work
 from consilience.engine.machine import Blueprint, Form, LaneProgram, Machine, Plain
 from consilience.types import State
@@ -115,12 +117,22 @@ class Workshop:
         self.pool, self.compiled = pool, compiled
         self._machines: dict[tuple[Blueprint, int], Machine] = {}
         self._programs: dict[Blueprint, LaneProgram] = {}
+        self._crew: Crew | None = None
 
     def machine(self, blueprint: Blueprint, worker: int) -> Machine:
         """The machine of one of the workers."""
         if (blueprint, worker) not in self._machines:
             self._machines[blueprint, worker] = self._build(blueprint)
         return self._machines[blueprint, worker]
+
+    def crew(self, size: int) -> Crew:
+        """Processes that know all machines built so far."""
+        machines = list(self._machines.values())
+        if self._crew is None or self._crew.machines != machines:
+            if self._crew:
+                self._crew.close()
+            self._crew = Crew(machines, size)
+        return self._crew
 
     def _build(self, blueprint: Blueprint) -> Machine:
         if self.pool.targets.is_cuda:
@@ -191,7 +203,11 @@ class _Call:
         result = [value.clone() for value in carry]  # jobs without steps keep what they came with
         shares = pack(self.plan.steps, self.fold.workers)
         tasks = [self._task(worker, own, carry, varying, shared, result) for worker, own in enumerate(shares)]
-        side_by_side(tasks)
+        if len(tasks) > 1 and CAN_FORK:
+            crew = self.fold.workshop.crew(self.fold.workers)
+            side_by_side([partial(task, partial(crew.run, worker)) for worker, task in enumerate(tasks)])
+        else:
+            side_by_side([partial(task, _run_here) for task in tasks])
         self._log(self.carry.state(result))
         return tuple(result)
 
@@ -203,8 +219,8 @@ class _Call:
         varying: dict[str, Tensor],
         shared: dict[str, Tensor],
         result: list[Tensor],
-    ) -> Callable[[], None]:
-        """What one worker has to do."""
+    ) -> Callable[[Run], None]:
+        """What one worker has to do, given how to run a machine."""
         plan = self.plan
         width = enough_lanes(plan.steps[list(jobs)], self.fold.lanes)
         blueprint = Blueprint(
@@ -226,7 +242,7 @@ class _Call:
 
         starts, ends = (_uploaded(events, device) for events in (schedule.starts, schedule.ends))
 
-        def work() -> None:
+        def work(run: Run) -> None:
             for begin, end in schedule.stretches():
                 if begin in ends:
                     machine.take(*ends[begin], result)
@@ -234,7 +250,7 @@ class _Call:
                     machine.put(*starts[begin], carry, list(varying.values()))
                 current = numbers[begin:end]
                 weight = (positions < sizes[current][..., None]).to(pool.dtype)
-                machine.run(plan.rows[current], weight, plan.keys[current])
+                run(machine, plan.rows[current], weight, plan.keys[current])
             machine.take(*ends[len(schedule.steps)], result)
 
         return work
@@ -243,6 +259,14 @@ class _Call:
         for name, value in result.get("tally", {}).items():
             known = self.fold.tally.get(name)
             self.fold.tally[name] = value if known is None else known + value
+
+
+Run = Callable[[Machine, Tensor, Tensor, Tensor], None]
+"""Runs a machine on some rows, weights and keys."""
+
+
+def _run_here(machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+    machine.run(rows, weight, keys)
 
 
 def _stacked(tensor: Tensor, dim: int | None, jobs: int) -> Tensor:

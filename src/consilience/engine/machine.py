@@ -6,6 +6,8 @@ hold the carries of the jobs that run; what a lane computes after its job has be
 
 from __future__ import annotations
 
+import math
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,9 +48,9 @@ class Form:
         return tree.unflatten(dict(zip(self.paths, tensors, strict=True)), self.groups)
 
     def empty(self, width: int, device: torch.device) -> list[Tensor]:
-        """Memory for some lanes."""
+        """Memory for some lanes; on a CPU, memory that forked processes share."""
         kinds = zip(self.shapes, self.dtypes, strict=True)
-        return [torch.empty(width, *shape, dtype=dtype, device=device) for shape, dtype in kinds]
+        return [_empty((width, *shape), dtype, device) for shape, dtype in kinds]
 
 
 @dataclass(frozen=True)
@@ -206,11 +208,19 @@ class Plain(Machine):
                         _overwrite(self._carry, found)
 
 
-def _channels_last(stacked: Tensor) -> Tensor:
-    """Images or weights of convolutions in the layout with channels last; others as they are."""
-    if stacked.ndim != CHANNELS_LAST_DIMENSIONS + 1:
-        return stacked
-    return stacked[0].contiguous(memory_format=torch.channels_last)[None]
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    count = math.prod(shape)
+    if device.type != "cpu" or not count:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).reshape(shape)
+
+
+def _channels_last(single: Tensor) -> Tensor:
+    """The same memory, of one lane, seen as the weights of a convolution with channels last."""
+    if single.ndim != CHANNELS_LAST_DIMENSIONS + 1:
+        return single
+    lane, filters, channels, height, width = single.shape
+    return single.reshape(lane, filters, height, width, channels).permute(0, 1, 4, 2, 3)
 
 
 def _overwrite(state: State, other: State) -> None:

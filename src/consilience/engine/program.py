@@ -21,13 +21,16 @@ from torch.utils._pytree import tree_map
 _ATEN = torch.ops.aten
 _SAME = {_ATEN.detach.default, _ATEN.alias.default}
 """Operations that change nothing once there is no autograd."""
+_FILLS = {_ATEN.ones_like.default: 1, _ATEN.zeros_like.default: 0}
 
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
     """The operations of a function of some tensors, for tensors of the examples' shapes."""
-    recorder = _Recorder(examples)
-    with torch.no_grad(), recorder:
-        results = function(*examples)
+    with torch.no_grad():
+        arguments = [example.detach() for example in examples]  # each an object of its own
+        recorder = _Recorder(arguments)
+        with recorder:
+            results = function(*arguments)
     graph = recorder.graph
     graph.output(tuple(recorder.node(result) for result in results))
     graph.eliminate_dead_code()
@@ -58,6 +61,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._know(result, self.node(args[0]).all_input_nodes[0])
             return result
         _refuse(function, result)
+        if function in _FILLS:  # of a tensor only the shape matters: its value need not be computed
+            kind = {"dtype": result.dtype, "device": result.device}
+            size = (list(result.shape), _FILLS[function])
+            self._know(result, self.graph.call_function(_ATEN.full.default, size, kind))
+            return result
         node = self.graph.call_function(function, *tree_map(self._named, (tuple(args), kwargs)))
         if isinstance(result, Tensor):
             self._know(result, node)

@@ -1,0 +1,93 @@
+"""Processes that run machines at the same time, on a CPU.
+
+Python runs one thread at a time, and small steps are mostly Python. A crew is forked from this process:
+its members have the data and the recorded programs without a copy, and the memory of the machines is
+shared. All that goes through a pipe is which batches to run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+import weakref
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.engine.machine import Machine
+
+DONE = b""
+CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
+
+
+class Crew:
+    """As many processes as there are machines to run side by side.
+
+    Args:
+        machines: What each member can be asked to run; they were built before and live in shared memory.
+        size: How many members there are.
+    """
+
+    def __init__(self, machines: Sequence[Machine], size: int) -> None:
+        self.machines = list(machines)
+        self._lines: list[Connection] = []
+        fork = multiprocessing.get_context("fork")
+        members = []
+        for _ in range(size):
+            ours, theirs = fork.Pipe()
+            self._lines.append(ours)
+            member = fork.Process(target=_work, args=(theirs, self._lines, self.machines), daemon=True)
+            member.start()
+            theirs.close()
+            members.append(member)
+        self.close = weakref.finalize(self, _dismiss, self._lines, members)
+
+    def run(self, member: int, machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+        """Let a member run some ticks of a machine, and wait for it."""
+        line = self._lines[member]
+        try:
+            line.send_bytes(np.array([self.machines.index(machine), *rows.shape], dtype=np.int64).tobytes())
+            for value in (rows, weight, keys):
+                line.send_bytes(np.ascontiguousarray(value.numpy()).tobytes())
+            answer = line.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise RuntimeError("a worker process has died; is there enough memory?") from error
+        if answer != DONE:
+            raise RuntimeError(f"in a worker process: {answer.decode()}")
+
+
+def _dismiss(lines: Sequence[Connection], members: Sequence[multiprocessing.process.BaseProcess]) -> None:
+    for line in lines:
+        line.close()
+    for member in members:
+        member.join()
+
+
+def _work(line: Connection, others: Sequence[Connection], machines: Sequence[Machine]) -> None:
+    """A member's life: it ends when this process closes its end of the pipe, or dies."""
+    for other in others:
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted run closes the pipe
+    torch.set_num_threads(1)
+    while True:
+        try:
+            number, *shape = np.frombuffer(line.recv_bytes(), dtype=np.int64).tolist()
+            machine = machines[number]
+            kinds = ((shape, torch.int64), (shape, machine.pool.dtype), (shape[:2], torch.int64))
+            given = [
+                torch.frombuffer(bytearray(line.recv_bytes()), dtype=dtype).reshape(size)
+                for size, dtype in kinds
+            ]
+        except EOFError:
+            os._exit(0)  # nothing of this process's own end must run here
+        try:
+            machine.run(*given)
+            line.send_bytes(DONE)
+        except Exception:
+            line.send_bytes(traceback.format_exc().encode())

@@ -1,0 +1,109 @@
+"""Worker processes: they compute, report what goes wrong, and never outlive this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from consilience.client import Client, Step
+from consilience.engine.crew import CAN_FORK
+from consilience.types import Batch, State
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="worker processes need fork")
+
+
+@dataclass(frozen=True)
+class FailsWhenRun(Step):
+    """Can be recorded, but not run."""
+
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        return {"sum": {"x": carry["sum"]["x"]}}
+
+    def advance_in_place(self, carry: State, found: State, extras: State) -> None:
+        raise ValueError("no such luck")
+
+
+def test_what_goes_wrong_in_a_worker_is_said_here(federation):
+    place = federation("mlp")
+
+    def work(client: Client, down: State) -> State:
+        return client.fold(FailsWhenRun(), {"sum": {"x": client.samples}}, {}, "data")
+
+    with pytest.raises(RuntimeError, match=r"(?s)in a worker process.*no such luck"):
+        place.run(place.batched(1, 5, 2), work)
+
+
+def train(client: Client, down: State) -> State:
+    return client.train(down).model
+
+
+def members(executor) -> list[int]:
+    """The process numbers of an executor's crew."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(child) for child in children if not _is_zombie(int(child))]
+
+
+def _is_zombie(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_worker_that_dies_is_noticed(federation):
+    place = federation("mlp")
+    before = set(members(None))
+    executor = place.batched(1, 5, 2)
+    place.run(executor, train)
+    for member in set(members(executor)) - before:
+        os.kill(member, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="a worker process has died"):
+        place.run(executor, train)
+
+
+def test_workers_go_with_their_executor(federation):
+    before = set(members(None))
+    place = federation("mlp")
+    executor = place.batched(1, 5, 2)
+    place.run(executor, train)
+    assert len(set(members(executor)) - before) == 2
+    del executor
+    assert set(members(None)) == before
+
+
+SCRIPT = """
+import os, sys, time, torch
+torch.set_num_threads(2)
+import consilience as cs
+from consilience.engine import crew
+made = crew.Crew.__init__
+def noisy(self, *given):
+    made(self, *given)
+    from pathlib import Path
+    print(Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush=True)
+    time.sleep(60)
+crew.Crew.__init__ = noisy
+cs.run("fedavg", data="mnist-sample", clients=4, rounds=1, model={"name": "mlp", "hidden": [9]}, device="cpu")
+"""
+
+
+def test_workers_do_not_outlive_a_killed_run():
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        children = [int(number) for number in process.stdout.readline().split()]
+        process.kill()
+    assert len(children) == 2
+    for _ in range(100):
+        if all(_is_zombie(child) for child in children):
+            return
+        time.sleep(0.05)
+    pytest.fail("worker processes outlived the run")
