@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 # Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test lint bench clean
 
 demo: setup
 	$(BIN)/consilience run examples/quickstart.yaml --overwrite
 
 test: setup lint
 	$(BIN)/python -m pytest
+
+bench: setup  # needs MNIST in CONSILIENCE_DATA, and makes virtual environments for the peers
+	$(BIN)/python benchmarks/cpu.py
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -14,6 +14,9 @@ from torch.nn import functional as F
 
 Pair = tuple[int, int]
 
+SHALLOW = 32
+"""Of filters with no more weights, the patches are read as well from images with channels first."""
+
 
 class Convolution(nn.Conv2d):
     """A convolution with stride 1 that knows how to run for many clients at once."""
@@ -94,7 +97,10 @@ class _Convolve(torch.autograd.Function):
             flat = _convolve(images.flatten(0, 1), weight, bias, padding)
             return flat.reshape(*images.shape[:2], *flat.shape[1:]), 0
         x, weight, bias = (_lanes(v, d, info) for v, d in zip((x, weight, bias), dims, strict=False))
-        return convolve_lanes(_padded(x, padding), weight, bias), 0
+        x = _padded(x, padding)
+        if weight[0, 0].numel() > SHALLOW:
+            return convolve_lanes(_channels_last(x), _channels_last(weight), bias, True), 0
+        return convolve_lanes(x, weight, bias, False), 0
 
 
 class _Correlate(torch.autograd.Function):
@@ -124,8 +130,11 @@ class _Correlate(torch.autograd.Function):
     def vmap(
         info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, padding: Pair, size: Pair
     ) -> tuple[Any, Any]:
-        x, grad = _lanes(x, dims[0], info), _lanes(grad, dims[1], info)
-        return correlate_lanes(_padded(x, padding), grad, list(size)), (0, 0)
+        x, grad = _padded(_lanes(x, dims[0], info), padding), _lanes(grad, dims[1], info)
+        if x.shape[2] * size[0] * size[1] > SHALLOW:
+            of_weight, of_bias = correlate_lanes(_channels_last(x), _channels_last(grad), list(size), True)
+            return (of_weight.movedim(-1, 2), of_bias), (0, 0)
+        return correlate_lanes(x, grad, list(size), False), (0, 0)
 
 
 def _lanes(value: Tensor, dim: int | None, info: Any) -> Tensor:
@@ -136,34 +145,50 @@ def _padded(x: Tensor, padding: Pair) -> Tensor:
     return F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
 
 
+def _channels_last(value: Tensor) -> Tensor:
+    return value.permute(0, 1, 3, 4, 2).contiguous()
+
+
 @torch.library.custom_op("consilience::convolve_lanes", mutates_args=())
-def convolve_lanes(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """conv2d, without padding, of [lanes, batch, ...] images; each lane has weights of its own."""
+def convolve_lanes(x: Tensor, weight: Tensor, bias: Tensor, last: bool) -> Tensor:
+    """conv2d, without padding, of [lanes, batch, ...] images; each lane has weights of its own.
+
+    Args:
+        x: The images.
+        weight: [lanes, filters, ...].
+        bias: [lanes, filters].
+        last: Whether the channels of images and weights are their last axis.
+    """
     from consilience import triton_kernels
 
-    return triton_kernels.convolve(x.contiguous(), weight.contiguous(), bias.contiguous())
+    kernel = triton_kernels.convolve_deep if last else triton_kernels.convolve
+    return kernel(x.contiguous(), weight.contiguous(), bias.contiguous())
 
 
 @convolve_lanes.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    shape = (x.shape[3] - weight.shape[3] + 1, x.shape[4] - weight.shape[4] + 1)
+def _(x: Tensor, weight: Tensor, bias: Tensor, last: bool) -> Tensor:
+    first = 2 if last else 3
+    shape = (x.shape[axis] - weight.shape[axis] + 1 for axis in (first, first + 1))
     return x.new_empty(*x.shape[:2], weight.shape[1], *shape)
 
 
 @torch.library.custom_op("consilience::correlate_lanes", mutates_args=())
-def correlate_lanes(x: Tensor, grad: Tensor, size: list[int]) -> tuple[Tensor, Tensor]:
+def correlate_lanes(x: Tensor, grad: Tensor, size: list[int], last: bool) -> tuple[Tensor, Tensor]:
     """The gradients of `convolve_lanes` with respect to its weights and its biases."""
     from consilience import triton_kernels
 
+    kernel = triton_kernels.correlate_deep if last else triton_kernels.correlate
     grad = grad.contiguous()
-    of_weight = triton_kernels.correlate(x.contiguous(), grad, size)
-    return of_weight.to(x.dtype), grad.sum((1, 3, 4))
+    of_weight = kernel(x.contiguous(), grad, size)
+    return of_weight.to(x.dtype), grad.sum((1, 2, 3) if last else (1, 3, 4))
 
 
 @correlate_lanes.register_fake
-def _(x: Tensor, grad: Tensor, size: list[int]) -> tuple[Tensor, Tensor]:
-    lanes, filters = x.shape[0], grad.shape[2]
-    return x.new_empty(lanes, filters, x.shape[2], *size), grad.new_empty(lanes, filters)
+def _(x: Tensor, grad: Tensor, size: list[int], last: bool) -> tuple[Tensor, Tensor]:
+    axis = 4 if last else 2
+    lanes, filters, channels = x.shape[0], grad.shape[axis], x.shape[axis]
+    shape = (*size, channels) if last else (channels, *size)
+    return x.new_empty(lanes, filters, *shape), grad.new_empty(lanes, filters)
 
 
 def _merged(info: Any, dims: tuple[Any, ...], values: tuple[Tensor, ...]) -> list[Tensor]:
@@ -172,14 +197,16 @@ def _merged(info: Any, dims: tuple[Any, ...], values: tuple[Tensor, ...]) -> lis
 
 
 @convolve_lanes.register_vmap
-def _(info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, int]:
-    merged = convolve_lanes(*_merged(info, dims, (x, weight, bias)))
+def _(
+    info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor, last: bool
+) -> tuple[Tensor, int]:
+    merged = convolve_lanes(*_merged(info, dims, (x, weight, bias)), last)
     return merged.unflatten(0, (info.batch_size, -1)), 0
 
 
 @correlate_lanes.register_vmap
 def _(
-    info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, size: list[int]
+    info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, size: list[int], last: bool
 ) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
-    merged = correlate_lanes(*_merged(info, dims, (x, grad)), size)
+    merged = correlate_lanes(*_merged(info, dims, (x, grad)), size, last)
     return tuple(value.unflatten(0, (info.batch_size, -1)) for value in merged), (0, 0)

@@ -19,9 +19,6 @@ from torch import Tensor
 PROGRAMS = 1056
 """How many programs a launch should have at least: eight for each multiprocessor of a large GPU."""
 
-SHALLOW = 32
-"""Weights of a filter that fit into one tile."""
-
 
 @triton.jit
 def _pixel(m, pixels, stride, height, width, out_width):
@@ -75,6 +72,37 @@ def _convolve(
 
 
 @triton.jit
+def _convolve_deep(
+    x, weight, bias, out, batch, height, width, filters, out_height, out_width,
+    C: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr,
+    M: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same for images and weights with channels last: a row of a patch lies in one piece."""
+    lane = tl.program_id(2).to(tl.int64)
+    pixels = out_height * out_width
+    total = batch * pixels
+    m = tl.program_id(0) * M + tl.arange(0, M)
+    f = tl.program_id(1) * F + tl.arange(0, F)
+    pixel = m % pixels
+    begin = ((m // pixels) * height + pixel // out_width) * width + pixel % out_width
+    begin = x + lane * batch * height * width * C + begin * C
+    weights = weight + (lane * filters + f) * (KY * KX * C)
+    pieces: tl.constexpr = (KX * C + K - 1) // K
+    products = tl.zeros((M, F), dtype=tl.float32)
+    for step in range(KY * pieces):
+        row = step // pieces
+        k = (step % pieces) * K + tl.arange(0, K)
+        use = (m < total)[:, None] & (k < KX * C)[None, :]
+        patches = tl.load(begin[:, None] + (row * width * C + k)[None, :], mask=use, other=0.0)
+        use = (f < filters)[:, None] & (k < KX * C)[None, :]
+        filtering = tl.load(weights[:, None] + (row * KX * C + k)[None, :], mask=use, other=0.0)
+        products = tl.dot(patches, tl.trans(filtering), products, input_precision=PRECISION)
+    products += tl.load(bias + lane * filters + f, mask=f < filters, other=0.0).to(tl.float32)[None, :]
+    place = out + lane * filters * total + (m // pixels) * filters * pixels + m % pixels
+    tl.store(place[:, None] + (f * pixels)[None, :], products, (m < total)[:, None] & (f < filters)[None, :])
+
+
+@triton.jit
 def _correlate(
     x, grad, out, batch, channels, height, width, filters, out_height, out_width, share,
     KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
@@ -110,19 +138,65 @@ def _correlate(
     tl.store(row[:, None] + k[None, :], sums, mask=(f < filters)[:, None] & (k < depth)[None, :])
 
 
+@triton.jit
+def _correlate_deep(
+    x, grad, out, batch, height, width, filters, out_height, out_width, share,
+    C: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr,
+    M: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same for images, gradients and weights with channels last."""
+    lane = tl.program_id(2).to(tl.int64)
+    part = tl.program_id(0)
+    pixels = out_height * out_width
+    total = batch * pixels
+    pieces: tl.constexpr = (KX * C + K - 1) // K
+    tile = tl.program_id(1) % (KY * pieces)
+    f = (tl.program_id(1) // (KY * pieces)) * F + tl.arange(0, F)
+    k = (tile % pieces) * K + tl.arange(0, K)
+    row = tile // pieces
+    rows = x + lane * batch * height * width * C + row * width * C
+    grads = grad + lane * filters * total
+    sums = tl.zeros((F, K), dtype=tl.float32)
+    end = tl.minimum((part + 1) * share, total)
+    for first in range(part * share, end, M):
+        m = first + tl.arange(0, M)
+        pixel = m % pixels
+        begin = (((m // pixels) * height + pixel // out_width) * width + pixel % out_width) * C
+        use = (m < end)[:, None] & (k < KX * C)[None, :]
+        patches = tl.load(rows + begin[:, None] + k[None, :], mask=use, other=0.0)
+        use = (m < end)[:, None] & (f < filters)[None, :]
+        some = tl.load(grads + (m * filters)[:, None] + f[None, :], mask=use, other=0.0)
+        sums = tl.dot(tl.trans(some), patches, sums, input_precision=PRECISION)
+    begin = out + ((lane * tl.num_programs(0) + part) * filters + f) * (KY * KX * C) + row * KX * C
+    tl.store(begin[:, None] + k[None, :], sums, mask=(f < filters)[:, None] & (k < KX * C)[None, :])
+
+
 def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """conv2d, without padding, of [lanes, batch, ...] images by [lanes, ...] weights; all contiguous."""
     lanes, batch, channels, height, width = x.shape
     filters, size = weight.shape[1], weight.shape[3:]
     shape = (height - size[0] + 1, width - size[1] + 1)
     out = x.new_empty(lanes, batch, filters, *shape)
-    # Shallow products are bound by the reading of patches, deep ones by the products.
-    shallow = channels * size[0] * size[1] <= SHALLOW
-    block, pixels = _side(filters, 128), 128 if shallow else 64
-    _convolve[triton.cdiv(batch * shape[0] * shape[1], pixels), triton.cdiv(filters, block), lanes](
+    block = _side(filters, 128)
+    _convolve[triton.cdiv(batch * shape[0] * shape[1], 128), triton.cdiv(filters, block), lanes](
         x, weight, bias, out, batch, channels, height, width, filters, *shape, *size,
-        F=block, K=32, M=pixels, PRECISION=_precision(), TURN=shallow and x.dtype == torch.float32,
+        F=block, K=32, M=128, PRECISION=_precision(), TURN=x.dtype == torch.float32,
         num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return out
+
+
+def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same for images and weights whose channels are the last axis; those of the result are not."""
+    lanes, batch, height, width, channels = x.shape
+    filters, size = weight.shape[1], weight.shape[2:4]
+    shape = (height - size[0] + 1, width - size[1] + 1)
+    out = x.new_empty(lanes, batch, filters, *shape)
+    block = _side(filters, 128)
+    _convolve_deep[triton.cdiv(batch * shape[0] * shape[1], 128), triton.cdiv(filters, block), lanes](
+        x, weight, bias, out, batch, height, width, filters, *shape,
+        C=channels, KY=size[0], KX=size[1], F=block, K=_side(size[1] * channels, 32), M=128,
+        PRECISION=_precision(), num_warps=4, num_stages=3,
     )  # fmt: skip
     return out
 
@@ -134,10 +208,7 @@ def correlate(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
     total, depth = batch * shape[0] * shape[1], channels * size[0] * size[1]
     block, block_k = _side(filters, 64), _side(depth, 64)
     tiles = triton.cdiv(filters, block) * triton.cdiv(depth, block_k)
-    # Long sums are cut into parts that run side by side, always in the same way: results must repeat.
-    parts = max(1, min(2 * PROGRAMS // (lanes * tiles), triton.cdiv(total, 256)))
-    share = triton.cdiv(triton.cdiv(total, parts), 32) * 32
-    parts = triton.cdiv(total, share)
+    parts, share = _parts(total, lanes * tiles)
     out = torch.empty(lanes, parts, filters, channels, *size, dtype=torch.float32, device=x.device)
     _correlate[parts, tiles, lanes](
         x, grad, out, batch, channels, height, width, filters, *shape, share, *size,
@@ -145,6 +216,33 @@ def correlate(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
         num_warps=4, num_stages=3,
     )  # fmt: skip
     return out.sum(1)
+
+
+def correlate_deep(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
+    """The same for images and gradients whose channels are the last axis, as those of the result are."""
+    lanes, batch, height, width, channels = x.shape
+    filters, shape = grad.shape[4], grad.shape[2:4]
+    low = x.itemsize < 4
+    block, block_k = _side(filters, 128 if low else 64), _side(size[1] * channels, 32 if low else 64)
+    tiles = triton.cdiv(filters, block) * size[0] * triton.cdiv(size[1] * channels, block_k)
+    parts, share = _parts(batch * shape[0] * shape[1], lanes * tiles)
+    out = torch.empty(lanes, parts, filters, *size, channels, dtype=torch.float32, device=x.device)
+    _correlate_deep[parts, tiles, lanes](
+        x, grad, out, batch, height, width, filters, *shape, share,
+        C=channels, KY=size[0], KX=size[1], F=block, K=block_k, M=64 if low else 32,
+        PRECISION=_precision(), num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return out.sum(1)
+
+
+def _parts(total: int, programs: int) -> tuple[int, int]:
+    """How many parts a long sum is cut into, and of how many terms each.
+
+    They run side by side. The cut depends on nothing but the sizes: results must repeat.
+    """
+    parts = max(1, min(2 * PROGRAMS // programs, triton.cdiv(total, 256)))
+    share = triton.cdiv(triton.cdiv(total, parts), 64) * 64
+    return triton.cdiv(total, share), share
 
 
 def _side(count: int, most: int) -> int:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from torch.testing import assert_close
 
 from consilience.client import Client, Step
 from consilience.engine.crew import CAN_FORK
+from consilience.errors import UserError
 from consilience.types import Batch, State
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="worker processes need fork")
@@ -28,6 +30,14 @@ class FailsWhenRun(Step):
 
     def advance_in_place(self, carry: State, found: State, extras: State) -> None:
         raise ValueError("no such luck")
+
+
+@dataclass(frozen=True)
+class DiesWhenRun(FailsWhenRun):
+    """Ends the process that runs it."""
+
+    def advance_in_place(self, carry: State, found: State, extras: State) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_goes_wrong_in_a_worker_is_said_here(federation):
@@ -57,15 +67,25 @@ def _is_zombie(number: int) -> bool:
         return True
 
 
-def test_a_worker_that_dies_is_noticed(federation):
+def test_a_worker_that_has_died_is_replaced(federation):
     place = federation("mlp")
     before = set(members(None))
     executor = place.batched(1, 5, 2)
     place.run(executor, train)
     for member in set(members(executor)) - before:
         os.kill(member, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="a worker process has died"):
-        place.run(executor, train)
+    expected = place.run(place.sequential(), train)
+    assert_close(place.run(executor, train).uploads, expected.uploads, rtol=1e-12, atol=1e-12)
+
+
+def test_a_worker_that_dies_at_work_is_noticed(federation):
+    place = federation("mlp")
+
+    def work(client: Client, down: State) -> State:
+        return client.fold(DiesWhenRun(), {"sum": {"x": client.samples}}, {}, "data")
+
+    with pytest.raises(UserError, match="a worker process was killed"):
+        place.run(place.batched(1, 5, 2), work)
 
 
 def test_workers_go_with_their_executor(federation):

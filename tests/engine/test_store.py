@@ -14,6 +14,12 @@ from consilience.types import State
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True, params=["memory", "disk"])
+def place(request, monkeypatch):
+    if request.param == "disk":
+        monkeypatch.setattr("consilience.engine.store.HOST_BYTES", 0)
+
+
 def initial(rows: np.ndarray) -> State:
     """Row r starts as r."""
     start = torch.from_numpy(rows).double()

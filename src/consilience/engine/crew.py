@@ -15,19 +15,21 @@ import traceback
 import weakref
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from consilience.engine.machine import Machine
+from consilience.errors import UserError
 
 DONE = b""
 CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
 
 
 class Crew:
-    """As many processes as there are machines to run side by side.
+    """Some processes, the members.
 
     Args:
         machines: What each member can be asked to run; they were built before and live in shared memory.
@@ -38,15 +40,25 @@ class Crew:
         self.machines = list(machines)
         self._lines: list[Connection] = []
         fork = multiprocessing.get_context("fork")
-        members = []
+        self._members: list[BaseProcess] = []
         for _ in range(size):
             ours, theirs = fork.Pipe()
             self._lines.append(ours)
             member = fork.Process(target=_work, args=(theirs, self._lines, self.machines), daemon=True)
             member.start()
             theirs.close()
-            members.append(member)
-        self.close = weakref.finalize(self, _dismiss, self._lines, members)
+            self._members.append(member)
+        self.close = weakref.finalize(self, _dismiss, self._lines, self._members)
+
+    def can_run(self, machines: Sequence[Machine], size: int) -> bool:
+        """Whether all of these are known, and enough members are alive."""
+        alive = all(member.is_alive() for member in self._members)
+        return alive and len(self._members) >= size and self.machines == machines
+
+    def kill(self) -> None:
+        """End all members, whatever they are doing."""
+        for member in self._members:
+            member.kill()
 
     def run(self, member: int, machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
         """Let a member run some ticks of a machine, and wait for it."""
@@ -57,12 +69,14 @@ class Crew:
                 line.send_bytes(np.ascontiguousarray(value.numpy()).tobytes())
             answer = line.recv_bytes()
         except (EOFError, OSError) as error:
-            raise RuntimeError("a worker process has died; is there enough memory?") from error
+            raise UserError(
+                "a worker process was killed, probably for want of memory; OMP_NUM_THREADS=1 does without"
+            ) from error
         if answer != DONE:
             raise RuntimeError(f"in a worker process: {answer.decode()}")
 
 
-def _dismiss(lines: Sequence[Connection], members: Sequence[multiprocessing.process.BaseProcess]) -> None:
+def _dismiss(lines: Sequence[Connection], members: Sequence[BaseProcess]) -> None:
     for line in lines:
         line.close()
     for member in members:

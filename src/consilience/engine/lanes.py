@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -67,7 +67,7 @@ def enough_lanes(steps: Sequence[int] | IntArray, most: int) -> int:
     if not working:
         return 1
     needed = -(-sum(working) // max(working))
-    unit = 1 << max(0, needed.bit_length() - 3)
+    unit = 1 << max(0, needed.bit_length() - 4)
     return min(most, len(working), -(-needed // unit) * unit)
 
 
@@ -126,9 +126,9 @@ class Workshop:
         return self._machines[blueprint, worker]
 
     def crew(self, size: int) -> Crew:
-        """Processes that know all machines built so far."""
+        """At least so many processes, which know all machines built so far."""
         machines = list(self._machines.values())
-        if self._crew is None or self._crew.machines != machines:
+        if self._crew is None or not self._crew.can_run(machines, size):
             if self._crew:
                 self._crew.close()
             self._crew = Crew(machines, size)
@@ -203,9 +203,11 @@ class _Call:
         result = [value.clone() for value in carry]  # jobs without steps keep what they came with
         shares = pack(self.plan.steps, self.fold.workers)
         tasks = [self._task(worker, own, carry, varying, shared, result) for worker, own in enumerate(shares)]
-        if len(tasks) > 1 and CAN_FORK:
-            crew = self.fold.workshop.crew(self.fold.workers)
-            side_by_side([partial(task, partial(crew.run, worker)) for worker, task in enumerate(tasks)])
+        # Few jobs on many cores had better share the cores' threads than leave them idle.
+        if CAN_FORK and len(tasks) > 1 and self.fold.workers <= 2 * len(tasks):
+            crew = self.fold.workshop.crew(len(tasks))
+            runs = [partial(task, partial(crew.run, worker)) for worker, task in enumerate(tasks)]
+            side_by_side(runs, give_up=crew.kill)
         else:
             side_by_side([partial(task, _run_here) for task in tasks])
         self._log(self.carry.state(result))
@@ -286,8 +288,11 @@ def _uploaded(
     }
 
 
-def side_by_side(tasks: Sequence[Callable[[], None]]) -> None:
-    """Run tasks at the same time, each on its share of the processor's cores."""
+def side_by_side(tasks: Sequence[Callable[[], None]], give_up: Callable[[], None] = lambda: None) -> None:
+    """Run tasks at the same time, each on its share of the processor's cores.
+
+    `give_up` is called when one fails, or on an interrupt; it should make the others end.
+    """
     if len(tasks) < 2:
         for task in tasks:
             task()
@@ -302,8 +307,13 @@ def side_by_side(tasks: Sequence[Callable[[], None]]) -> None:
     torch.set_num_threads(each)
     try:
         with ThreadPoolExecutor(len(tasks)) as workers:
-            for done in [workers.submit(alone, task) for task in tasks]:
-                done.result()
+            running = [workers.submit(alone, task) for task in tasks]
+            try:
+                for done in as_completed(running):
+                    done.result()
+            except BaseException:
+                give_up()
+                raise
     finally:
         torch.set_num_threads(threads)
 

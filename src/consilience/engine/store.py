@@ -1,11 +1,15 @@
-"""Memories of all clients: on the compute device while they are small, else on the host."""
+"""Memories of all clients: on the compute device while they are small, else on the host, else on disk."""
 
 from __future__ import annotations
 
+import math
+import mmap
+import tempfile
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from consilience import tree
 from consilience.engine.batches import IntArray
@@ -18,12 +22,15 @@ Initial = Callable[[IntArray], State]
 DEVICE_SHARE = 8
 """Memories stay on a GPU while they take no more than one part in so many of its memory."""
 
+HOST_BYTES = 2**31
+"""Larger memories lie in a temporary file; the operating system keeps in memory what fits."""
+
 
 class Store:
     """One row of memory for every client of every replica.
 
-    A row exists from its client's first round on; until then it is what `initial` gives. On the host,
-    pages of rows that were never written take no memory.
+    A row exists from its client's first round on; until then it is what `initial` gives. On the host and on
+    disk, pages of rows that were never written take no space.
     """
 
     def __init__(self, rows: int, initial: Initial, device: torch.device) -> None:
@@ -65,12 +72,10 @@ class Store:
         if not any(memories.values()) or not len(wanted):
             return
         if not self._rows:
-            self._home = self._place(tree.nbytes(memories) // len(wanted) * len(self._seen))
+            size = tree.nbytes(memories) // len(wanted) * len(self._seen)
+            self._home = self._place(size)
             self._rows = tree.map_leaves(
-                lambda value: torch.empty(
-                    len(self._seen), *value.shape[1:], dtype=value.dtype, device=self._home
-                ),
-                memories,
+                lambda value: self._blank(value, on_disk=size > HOST_BYTES), memories
             )
         rows_at_home = torch.from_numpy(wanted).to(self._home)
         for group, params in memories.items():
@@ -84,6 +89,16 @@ class Store:
             return self._device
         room = torch.cuda.get_device_properties(self._device).total_memory // DEVICE_SHARE
         return self._device if size <= room else torch.device("cpu")
+
+    def _blank(self, like: Tensor, *, on_disk: bool) -> Tensor:
+        """Space for every client's row of a stacked tensor."""
+        shape = (len(self._seen), *like.shape[1:])
+        size = math.prod(shape) * like.itemsize
+        if not on_disk or not size or self._home.type != "cpu":
+            return torch.empty(shape, dtype=like.dtype, device=self._home)
+        with tempfile.TemporaryFile() as file:  # without a name: it is gone when nobody uses it any more
+            file.truncate(size)
+            return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=like.dtype).reshape(shape)
 
     def snapshot(self) -> State:
         """The rows that exist, for a checkpoint: their numbers and their memories."""
