@@ -45,7 +45,9 @@ class Captured(Machine):
 
     def __init__(self, pool: Pool, blueprint: Blueprint, *, compiled: bool) -> None:
         super().__init__(pool, blueprint)
-        program = LaneProgram.of(pool, blueprint, [*self.arguments(), *self.example()], whole=True)
+        program = LaneProgram.of(
+            pool, blueprint, [*self.arguments(), *self.example(blueprint.rows)], whole=True
+        )
         results = [program.result.paths.index(path) for path in blueprint.carry.paths]
         tick = overwriting(program.module, results)
         self._tick = torch.compile(tick, fullgraph=True, dynamic=False) if compiled else tick.forward

@@ -31,7 +31,7 @@ from consilience.engine.captured import Captured
 from consilience.engine.cohort import Cohort
 from consilience.engine.crew import CAN_FORK, Crew
 from consilience.engine.executor import Executor, Outcome, Work
-from consilience.engine.machine import Blueprint, Form, LaneProgram, Machine, Plain
+from consilience.engine.machine import Blueprint, Form, Machine, Plain
 from consilience.types import State
 
 
@@ -116,7 +116,6 @@ class Workshop:
     def __init__(self, pool: Pool, *, compiled: bool = False) -> None:
         self.pool, self.compiled = pool, compiled
         self._machines: dict[tuple[Blueprint, int], Machine] = {}
-        self._programs: dict[Blueprint, LaneProgram] = {}
         self._crew: Crew | None = None
 
     def machine(self, blueprint: Blueprint, worker: int) -> Machine:
@@ -137,9 +136,7 @@ class Workshop:
     def _build(self, blueprint: Blueprint) -> Machine:
         if self.pool.targets.is_cuda:
             return Captured(self.pool, blueprint, compiled=self.compiled)
-        plain = Plain(self.pool, blueprint, self._programs.get(blueprint))
-        self._programs[blueprint] = plain.program
-        return plain
+        return Plain(self.pool, blueprint)
 
 
 class LaneFold:

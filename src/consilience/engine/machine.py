@@ -25,6 +25,8 @@ from consilience.types import Batch, State
 CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
 TICKS = 16
 """Whose batches are read from the pool at once, on a CPU."""
+SIZES = 4
+"""Of batches that a single lane has programs for: a quarter full, half full and so on."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,10 @@ class Machine(ABC):
         """Of a program, but for the batch."""
         return [*(self.of_lanes(value) for value in (*self.carry, *self.varying)), *self.shared]
 
-    def example(self) -> list[Tensor]:
-        """Some batch, in a program's form."""
-        rows = torch.zeros(
-            self.blueprint.width, self.blueprint.rows, dtype=torch.int64, device=self.pool.targets.device
-        )
-        raw = self.pool.raw(rows, torch.ones_like(rows, dtype=self.pool.dtype), rows[:, 0])
+    def example(self, rows: int) -> list[Tensor]:
+        """Some batch of some number of rows, in a program's form."""
+        chosen = torch.zeros(self.blueprint.width, rows, dtype=torch.int64, device=self.pool.targets.device)
+        raw = self.pool.raw(chosen, torch.ones_like(chosen, dtype=self.pool.dtype), chosen[:, 0])
         return [self.of_lanes(value) for value in raw]
 
     def share(self, shared: Sequence[Tensor]) -> None:
@@ -177,35 +177,55 @@ class Plain(Machine):
     channels last, because torch's kernels for that layout are the faster ones.
     """
 
-    def __init__(self, pool: Pool, blueprint: Blueprint, program: LaneProgram | None = None) -> None:
+    def __init__(self, pool: Pool, blueprint: Blueprint) -> None:
         super().__init__(pool, blueprint)
-        alone = blueprint.width == 1
-        if alone:
+        self._alone = blueprint.width == 1
+        if self._alone:
             self.carry = [_channels_last(value) for value in self.carry]
         self._arguments = self.arguments()
         carried, varied = len(self.carry), len(self.varying)
         self._carry = blueprint.carry.state(self._arguments[:carried])
         self._extras = blueprint.extras(self._arguments[carried : carried + varied], self.shared)
-        self._in_place = alone or blueprint.step.stackable(self._extras)
-        self.program = program or LaneProgram.of(
-            pool, blueprint, [*self._arguments, *self.example()], whole=not self._in_place
-        )
+        self._in_place = self._alone or blueprint.step.stackable(self._extras)
+        self._programs: dict[int, LaneProgram] = {}
+        self._program(blueprint.rows)
+
+    def _program(self, rows: int) -> LaneProgram:
+        """For batches of some number of rows."""
+        if rows not in self._programs:
+            batch = self.example(rows)
+            self._programs[rows] = LaneProgram.of(
+                self.pool, self.blueprint, [*self._arguments, *batch], whole=not self._in_place
+            )
+        return self._programs[rows]
+
+    def _rows(self, weight: Tensor) -> list[int]:
+        """How many rows of each tick's batch are worth computing: a single lane need not compute padding."""
+        most = self.blueprint.rows
+        if not self._alone:
+            return [most] * len(weight)
+        unit = -(-most // SIZES)
+        return [min(most, -(-int(count) // unit) * unit) for count in weight.sum(-1).tolist()]
 
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
-        program, form = self.program.module.forward, self.program.result
-        rows, weight, keys = (
-            (value[:, 0] if self.blueprint.width == 1 else value) for value in (rows, weight, keys)
-        )
+        if self._alone:
+            rows, weight, keys = (value[:, 0] for value in (rows, weight, keys))
         with torch.no_grad():
             for begin in range(0, len(rows), TICKS):
                 some = slice(begin, begin + TICKS)
                 raw = self.pool.raw(rows[some], weight[some], keys[some])
-                for batch in zip(*(value.unbind() for value in raw), strict=True):
-                    found = form.state(program(*self._arguments, *batch))
-                    if self._in_place:
-                        self.blueprint.step.advance_in_place(self._carry, found, self._extras)
-                    else:
-                        _overwrite(self._carry, found)
+                for count, *batch in zip(self._rows(raw.weight), *(v.unbind() for v in raw), strict=True):
+                    self._tick(count, Batch(*batch))
+
+    def _tick(self, rows: int, batch: Batch) -> None:
+        if rows < self.blueprint.rows:
+            batch = Batch(batch.inputs[:rows], batch.targets[:rows], batch.weight[:rows], batch.key)
+        program = self._program(rows)
+        found = program.result.state(program.module.forward(*self._arguments, *batch))
+        if self._in_place:
+            self.blueprint.step.advance_in_place(self._carry, found, self._extras)
+        else:
+            _overwrite(self._carry, found)
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

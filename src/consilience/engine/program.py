@@ -19,8 +19,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 _ATEN = torch.ops.aten
-_SAME = {_ATEN.detach.default, _ATEN.alias.default}
-"""Operations that change nothing once there is no autograd."""
+_VIEWS = {
+    _ATEN.detach.default,
+    _ATEN.alias.default,
+    _ATEN.view.default,
+    _ATEN._unsafe_view.default,
+    _ATEN.expand.default,
+    _ATEN.t.default,
+    _ATEN.transpose.int,
+    _ATEN.permute.default,
+    _ATEN.unsqueeze.default,
+    _ATEN.squeeze.dim,
+}
+"""Operations that compute nothing: under `vmap` many of them undo each other."""
 _FILLS = {_ATEN.ones_like.default: 1, _ATEN.zeros_like.default: 0}
 
 
@@ -45,6 +56,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = Graph()
         self.constants = torch.nn.Module()
         self._nodes: dict[int, Node] = {}
+        self._layouts: dict[Node, tuple[object, ...]] = {}
         self._alive: list[Tensor] = []  # so that a tensor's identity is never another's
         for number, argument in enumerate(arguments):
             self._know(argument, self.graph.placeholder(f"argument_{number}"))
@@ -54,12 +66,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        if function in _SAME:
-            self._know(result, self.node(args[0]))
-            return result
-        if function is _ATEN.t.default and self.node(args[0]).target is function:
-            self._know(result, self.node(args[0]).all_input_nodes[0])
-            return result
+        if function in _VIEWS:
+            known = self._seen_before(result, self.node(args[0]))
+            if known is not None:
+                self._know(result, known)
+                return result
         _refuse(function, result)
         if function in _FILLS:  # of a tensor only the shape matters: its value need not be computed
             kind = {"dtype": result.dtype, "device": result.device}
@@ -85,10 +96,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _know(self, value: Tensor, node: Node) -> None:
         self._nodes[id(value)] = node
+        self._layouts.setdefault(node, _layout(value))
         self._alive.append(value)
+
+    def _seen_before(self, view: Tensor, node: Node) -> Node | None:
+        """The node whose view of the memory a view of it comes back to, e.g. transposed twice."""
+        while self._layouts[node] != _layout(view):
+            if node.target not in _VIEWS:
+                return None
+            node = node.all_input_nodes[0]
+        return node
 
     def _named(self, value: object) -> object:
         return self.node(value) if isinstance(value, Tensor) else value
+
+
+def _layout(value: Tensor) -> tuple[object, ...]:
+    return value.data_ptr(), value.dtype, value.shape, value.stride()
 
 
 def _refuse(function: Any, result: object) -> None:
