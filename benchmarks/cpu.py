@@ -50,6 +50,8 @@ from typing import Any
 
 import numpy as np
 
+from consilience.errors import UserError
+
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
 sys.path.insert(0, str(PEERS))
@@ -413,4 +415,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:  # e.g. a data set that is not here
+        raise SystemExit(str(error)) from None

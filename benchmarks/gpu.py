@@ -225,6 +225,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
     parser.add_argument("--commit", help="the code that is measured, where git cannot tell")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a GPU; for a CPU there is benchmarks/cpu.py")
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for name in options.rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +31,7 @@ from consilience.engine.determinism import Precision
 from consilience.errors import UserError, unknown
 from consilience.methods import MethodChoice, method_schema, read_method
 from consilience.models import MODELS, ModelSpec
+from consilience.overrides import DEFAULT_PARTS, apply, check_effect
 from consilience.parts import Sweep, first_problem, part_schema, read_part, read_sweep, write_part
 from consilience.solver import SOLVERS, Solver
 from consilience.topology import TOPOLOGIES, Topology
@@ -152,10 +153,6 @@ class CheckpointSection(_Section):
     every: int = Field(10, ge=1, description="Rounds between checkpoints.")
 
 
-_PARTS = {"method": "fedavg", "partition": "iid", "model": "mlp", "solver": "sgd", "topology": "star"}
-"""The keys that hold named parts, and the part each holds by default."""
-
-
 def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
@@ -177,14 +174,14 @@ class Config(_Section):
     name: str = Field(
         "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run's folder is OUT/NAME."
     )
-    method: MethodsField = Field(default_factory=lambda: [read_method(_PARTS["method"])])
+    method: MethodsField = Field(default_factory=lambda: [read_method(DEFAULT_PARTS["method"])])
     data: Annotated[DataSection, BeforeValidator(_read_data, json_schema_input_type=DataSection | str)] = (
         Field(default_factory=DataSection)
     )
     partition: PartitionerField = Field(
-        default_factory=lambda: read_part("partition", PARTITIONERS, _PARTS["partition"])
+        default_factory=lambda: read_part("partition", PARTITIONERS, DEFAULT_PARTS["partition"])
     )
-    model: ModelField = Field(default_factory=lambda: read_part("model", MODELS, _PARTS["model"]))
+    model: ModelField = Field(default_factory=lambda: read_part("model", MODELS, DEFAULT_PARTS["model"]))
     clients: int | None = Field(
         None, ge=1, description="By default 10, or as many as the topology has nodes."
     )
@@ -194,9 +191,9 @@ class Config(_Section):
     failure_rate: float = Field(0.0, ge=0, le=1, description="How likely a client's upload never arrives.")
     rounds: int = Field(20, ge=1)
     local: LocalSection = Field(default_factory=lambda: LocalSection(epochs=1))
-    solver: SolverField = Field(default_factory=lambda: _read_solver(_PARTS["solver"]))
+    solver: SolverField = Field(default_factory=lambda: _read_solver(DEFAULT_PARTS["solver"]))
     topology: TopologyField = Field(
-        default_factory=lambda: read_part("topology", TOPOLOGIES, _PARTS["topology"])
+        default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
     )
     init: Init | None = Field(None, description="By default common on a star and different on a graph.")
     seeds: Annotated[
@@ -276,6 +273,11 @@ class Config(_Section):
     def resolved(self) -> Config:
         """The configuration with `auto` replaced by what it means on this machine."""
         device = self.torch_device
+        if self.precision != "fp32" and (device.type != "cuda" or self.dtype != "float32"):
+            raise UserError(
+                f"precision {self.precision} is for float32 on a GPU, not for {self.dtype} on {device.type}: "
+                "set precision: fp32"
+            )
         worth = device.type == "cuda" and self.rounds >= ROUNDS_WORTH_COMPILING
         changes = {
             "device": str(device),
@@ -351,63 +353,6 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected keys and values, found {type(values).__name__}")
     for number, override in enumerate(overrides):
-        _check_effect(values, override)
-        _override(values, override, {earlier.partition("=")[0] for earlier in overrides[:number]})
+        check_effect(values, override)
+        apply(values, override, {earlier.partition("=")[0] for earlier in overrides[:number]})
     return read_config(values, str(path))
-
-
-def _check_effect(values: dict[str, Any], override: str) -> None:
-    """Refuse an override that every item of `compare` overrides in turn."""
-    key = override.partition("=")[0].partition(".")[0]
-    items = values.get("compare")
-    if isinstance(items, list) and items and all(isinstance(item, dict) and key in item for item in items):
-        raise UserError(
-            f"override {override!r} has no effect: every item of compare sets {key}; try compare.0.{key}"
-        )
-
-
-def _override(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
-    path, sign, text = override.partition("=")
-    if not sign or not path:
-        raise UserError(f"override {override!r} is not of the form key=value")
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        raise UserError(f"override {override!r}: the value is not valid YAML") from None
-    *parents, last = path.split(".")
-    place: Any = values
-    for key in parents:
-        place = _enter(place, key, override)
-    if isinstance(place, list):
-        place[_position(place, last, override)] = value
-        return
-    if not isinstance(place, dict):
-        raise UserError(f"override {override!r}: {parents[-1]!r} is a plain value, it has no {last!r}")
-    owner = next((key for key in reversed(parents) if not key.isdigit()), "")
-    if last == "name" and owner in _PARTS and place.get("name") != value:
-        # Another part has other options: those of the file go, those of earlier overrides stay.
-        for key in [key for key in place if ".".join([*parents, key]) not in earlier]:
-            del place[key]
-    if owner == "local" and last in ("epochs", "steps"):
-        place.pop("steps" if last == "epochs" else "epochs", None)  # one displaces the other
-    place[last] = value
-
-
-def _enter(place: Any, key: str, override: str) -> Any:
-    """The value under a key; a name becomes a mapping with that name, a missing part the default one."""
-    inside: Any = _position(place, key, override) if isinstance(place, list) else key
-    if not isinstance(place, list | dict):
-        raise UserError(f"override {override!r}: {key!r} is inside a plain value")
-    if isinstance(place, dict) and place.get(key) is None:
-        place[key] = {"name": _PARTS[key]} if key in _PARTS else {}
-    if isinstance(place[inside], str):
-        place[inside] = {"name": place[inside]}
-    return place[inside]
-
-
-def _position(place: list[Any], key: str, override: str) -> int:
-    if not key.isdigit() or int(key) >= len(place):
-        raise UserError(
-            f"override {override!r}: a list of {len(place)} is entered by a number, e.g. method.0.name"
-        )
-    return int(key)

@@ -30,6 +30,7 @@ REFUSED = [
     (["method={name: fedprox, mi: 1}"], "unknown option of method fedprox 'mi'; did you mean 'mu'?"),
     (["model.hiden=[8]"], "unknown option of model mlp 'hiden'; did you mean 'hidden'?"),
     (["compare=[{rounds: 1}, {roundz: 2}]"], "compare[1]: unknown key 'roundz'; did you mean 'rounds'?"),
+    (["device=cpu", "precision=tf32"], "precision tf32 is for float32 on a GPU, not for float32 on cpu"),
     # names
     (["method=fedavgg"], "unknown method 'fedavgg'; did you mean 'fedavg'?"),
     (["method.name=hwaa"], "unknown method 'hwaa'; did you mean 'hwa'?"),

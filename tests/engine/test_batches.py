@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consilience.engine.batches import Plan, Pool, Visit, common_plan, data_plan, training_plan
-from consilience.engine.randomness import Purpose, generator, keyed_bits, stream_keys, torch_seed
+from consilience.engine.randomness import Purpose, generator, stream_bits, stream_keys, torch_seed
 
 CPU = torch.device("cpu")
 
@@ -125,7 +125,7 @@ def test_shuffling_is_fair():
 
 
 def test_hashes_are_spread_over_all_bits():
-    bits = keyed_bits(stream_keys([(0, 1), (-1, 2**64 + 3)])[:, None], torch.arange(5000), 40)
+    bits = stream_bits(stream_keys([(0, 1), (-1, 2**64 + 3)])[:, None], torch.arange(5000), 40)
     assert bits.unique().numel() == 10000
     assert (bits >= 0).all()
     assert (bits < 2**40).all()

@@ -54,8 +54,8 @@ def train(client: Client, down: State) -> State:
     return client.train(down).model
 
 
-def members(executor) -> list[int]:
-    """The process numbers of an executor's crew."""
+def members() -> list[int]:
+    """The process numbers of all crews."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [int(child) for child in children if not _is_zombie(int(child))]
 
@@ -69,10 +69,10 @@ def _is_zombie(number: int) -> bool:
 
 def test_a_worker_that_has_died_is_replaced(federation):
     place = federation("mlp")
-    before = set(members(None))
+    before = set(members())
     executor = place.batched(1, 5, 2)
     place.run(executor, train)
-    for member in set(members(executor)) - before:
+    for member in set(members()) - before:
         os.kill(member, signal.SIGKILL)
     expected = place.run(place.sequential(), train)
     assert_close(place.run(executor, train).uploads, expected.uploads, rtol=1e-12, atol=1e-12)
@@ -89,13 +89,13 @@ def test_a_worker_that_dies_at_work_is_noticed(federation):
 
 
 def test_workers_go_with_their_executor(federation):
-    before = set(members(None))
+    before = set(members())
     place = federation("mlp")
     executor = place.batched(1, 5, 2)
     place.run(executor, train)
-    assert len(set(members(executor)) - before) == 2
+    assert len(set(members()) - before) == 2
     del executor
-    assert set(members(None)) == before
+    assert set(members()) == before
 
 
 SCRIPT = """

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.engine.randomness import Purpose, keyed_bits, stream_keys
+from consilience.engine.randomness import Purpose, stream_bits, stream_keys
 from consilience.types import Batch
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -141,7 +141,7 @@ def _shuffled(
 
     # Every entry (a row of a list), with the list it is in and its place there.
     owner, place = _entries(lengths, device)
-    shuffled = ((owner << SHUFFLE_BITS) | keyed_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
+    shuffled = ((owner << SHUFFLE_BITS) | stream_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
     listed = np.concatenate([np.zeros(0, dtype=np.int64), *(visit.rows for visit, _ in lists)])
     rows = torch.full((int(batches.sum()) * batch_size,), -1, dtype=torch.int64, device=device)
     rows[step_starts[owner] * batch_size + place] = torch.from_numpy(listed).to(device)[shuffled]
@@ -157,7 +157,7 @@ def _shuffled(
     return Plan(
         torch.where(rows >= 0, rows, rows[:, :1]),
         sizes,
-        keyed_bits(keys[step_owner], -1 - step_place, KEY_BITS),
+        stream_bits(keys[step_owner], -1 - step_place, KEY_BITS),
         _starts(steps),
         steps,
     )

@@ -51,7 +51,7 @@ def stream_keys(parts: Sequence[Sequence[int]]) -> Tensor:
     return keys
 
 
-def keyed_bits(keys: Tensor, places: Tensor, bits: int) -> Tensor:
+def stream_bits(keys: Tensor, places: Tensor, bits: int) -> Tensor:
     """Uniform numbers of so many bits that are a pure function of key and place, on any device."""
     hashed: Tensor = _mixed(keys + places * _ODD)
     return (hashed >> (64 - bits)).bitwise_and(2**bits - 1)

@@ -1,0 +1,71 @@
+"""`key=value` on the command line: which value of a configuration file it replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+import yaml
+
+from consilience.errors import UserError
+
+DEFAULT_PARTS = {"method": "fedavg", "partition": "iid", "model": "mlp", "solver": "sgd", "topology": "star"}
+"""The keys that hold named parts, and the part each holds by default."""
+
+
+def check_effect(values: dict[str, Any], override: str) -> None:
+    """Refuse an override that every item of `compare` overrides in turn."""
+    key = override.partition("=")[0].partition(".")[0]
+    items = values.get("compare")
+    if isinstance(items, list) and items and all(isinstance(item, dict) and key in item for item in items):
+        raise UserError(
+            f"override {override!r} has no effect: every item of compare sets {key}; try compare.0.{key}"
+        )
+
+
+def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
+    """Change the values of a file; `earlier` are the keys of overrides that came before."""
+    path, sign, text = override.partition("=")
+    if not sign or not path:
+        raise UserError(f"override {override!r} is not of the form key=value")
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        raise UserError(f"override {override!r}: the value is not valid YAML") from None
+    *parents, last = path.split(".")
+    place: Any = values
+    for key in parents:
+        place = _enter(place, key, override)
+    if isinstance(place, list):
+        place[_position(place, last, override)] = value
+        return
+    if not isinstance(place, dict):
+        raise UserError(f"override {override!r}: {parents[-1]!r} is a plain value, it has no {last!r}")
+    owner = next((key for key in reversed(parents) if not key.isdigit()), "")
+    if last == "name" and owner in DEFAULT_PARTS and place.get("name") != value:
+        # Another part has other options: those of the file go, those of earlier overrides stay.
+        for key in [key for key in place if ".".join([*parents, key]) not in earlier]:
+            del place[key]
+    if owner == "local" and last in ("epochs", "steps"):
+        place.pop("steps" if last == "epochs" else "epochs", None)  # one displaces the other
+    place[last] = value
+
+
+def _enter(place: Any, key: str, override: str) -> Any:
+    """The value under a key; a name becomes a mapping with that name, a missing part the default one."""
+    inside: Any = _position(place, key, override) if isinstance(place, list) else key
+    if not isinstance(place, list | dict):
+        raise UserError(f"override {override!r}: {key!r} is inside a plain value")
+    if isinstance(place, dict) and place.get(key) is None:
+        place[key] = {"name": DEFAULT_PARTS[key]} if key in DEFAULT_PARTS else {}
+    if isinstance(place[inside], str):
+        place[inside] = {"name": place[inside]}
+    return place[inside]
+
+
+def _position(place: list[Any], key: str, override: str) -> int:
+    if not key.isdigit() or int(key) >= len(place):
+        raise UserError(
+            f"override {override!r}: a list of {len(place)} is entered by a number, e.g. method.0.name"
+        )
+    return int(key)
