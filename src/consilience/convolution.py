@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
 
 Pair = tuple[int, int]
 
@@ -108,9 +109,9 @@ class _Correlate(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, grad: Tensor, padding: Pair, size: Pair) -> tuple[Tensor, Tensor]:
-        patches = F.unfold(x, size, padding=padding)
-        of_weight = torch.einsum("bfm,bkm->fk", grad.flatten(2), patches)
-        return of_weight.reshape(grad.shape[1], x.shape[1], *size), grad.sum((0, 2, 3))
+        shape = (grad.shape[1], x.shape[1], *size)
+        of_weight = conv2d_weight(x, shape, grad, padding=padding)  # type: ignore[no-untyped-call]
+        return of_weight, grad.sum((0, 2, 3))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

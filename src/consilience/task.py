@@ -104,6 +104,19 @@ class Task:
             self._output_shapes[inputs] = self._trace_shapes(inputs)
         return self._output_shapes[inputs]
 
+    def outputs(self, inputs: torch.Size) -> int:
+        """Numbers that come out of linear and convolutional layers."""
+        return sum(shape.numel() for shape in self.output_shapes(inputs).values())
+
+    def operations(self, inputs: torch.Size) -> int:
+        """Multiplications and additions of linear and convolutional layers in a forward pass."""
+        layers = dict(self.skeleton.named_modules())
+        weights = {name: layers[name].get_parameter("weight") for name in self.output_shapes(inputs)}
+        return sum(
+            2 * shape.numel() * weights[layer][0].numel()
+            for layer, shape in self.output_shapes(inputs).items()
+        )
+
     def _trace_shapes(self, inputs: torch.Size) -> dict[str, torch.Size]:
         shapes: dict[str, torch.Size] = {}
         calls: Counter[str] = Counter()

@@ -16,7 +16,7 @@ from consilience.algorithm import Algorithm, Init, Setting
 from consilience.data.dataset import Dataset, Normalisation, normalisation
 from consilience.data.partition import Partition
 from consilience.engine.batches import Pool
-from consilience.engine.cohort import LocalWork
+from consilience.engine.cohort import TEST_ROWS, LocalWork
 from consilience.engine.determinism import Precision
 from consilience.engine.executor import Executor
 from consilience.engine.lanes import Batched
@@ -34,6 +34,12 @@ ExecutorName = Literal["auto", "batched", "sequential"]
 
 STATES_PER_JOB = 12
 """Models' worth of memory that one job of a cohort takes: states, gradients, messages and copies."""
+
+COPIES_PER_ACTIVATION = 6
+"""Of every output of a layer in training: itself, what follows it before the next layer, and gradients."""
+
+FULL = 5e10
+"""Operations of a step that fill a GPU: such clients train one after the other, with cuDNN's own kernels."""
 
 STACKED_ROWS = 512
 """On a CPU, clients are stacked while their batches together have no more rows: small products leave the
@@ -118,9 +124,15 @@ def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
     model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
-    fits = max(1, _memory(scene.device) // (2 * STATES_PER_JOB * model_bytes))
+    memory = _memory(scene.device) // 2  # the other half is for data, programs and the population
+    fits = max(1, memory // (STATES_PER_JOB * model_bytes))
     if scene.device.type == "cuda":
-        return Batched(pool, scene.lanes or fits, fits, compiled=scene.compiled)
+        inputs = torch.Size((1, *scene.dataset.shape))
+        outputs, operations = task.outputs(inputs), 3 * task.operations(inputs)
+        rows = max(COPIES_PER_ACTIVATION * scene.work.batch_size, 2 * TEST_ROWS)
+        lane_bytes = STATES_PER_JOB * model_bytes + rows * outputs * scene.dtype.itemsize
+        lanes = 1 if operations * scene.work.batch_size > FULL else max(1, memory // lane_bytes)
+        return Batched(pool, scene.lanes or lanes, fits, compiled=scene.compiled)
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in task.skeleton.modules())
     lanes = 1 if convolutional else max(1, STACKED_ROWS // scene.work.batch_size)
     return Batched(pool, scene.lanes or lanes, fits, workers=torch.get_num_threads())

@@ -78,7 +78,7 @@ class Blueprint:
 
 
 class Machine(ABC):
-    """Some lanes.
+    """Some lanes. A single one needs no lane axis, and its convolutions keep their channels last.
 
     Args:
         pool: Where batches come from.
@@ -91,6 +91,8 @@ class Machine(ABC):
         self.carry = blueprint.carry.empty(blueprint.width, device)
         self.varying = blueprint.varying.empty(blueprint.width, device)
         self.shared = [value[0] for value in blueprint.shared.empty(1, device)]
+        if blueprint.width == 1:  # torch's kernels for that layout are the faster ones
+            self.carry = [_channels_last(value) for value in self.carry]
 
     def of_lanes(self, value: Tensor) -> Tensor:
         """What a program takes: a single lane has no lane axis."""
@@ -171,17 +173,11 @@ class LaneProgram:
 
 
 class Plain(Machine):
-    """Operation after operation, called from Python: for CPUs.
-
-    What a step moves is moved in place. A single lane needs no lane axis, and its convolutions keep their
-    channels last, because torch's kernels for that layout are the faster ones.
-    """
+    """Operation after operation, called from Python, and what a step moves is moved in place: for CPUs."""
 
     def __init__(self, pool: Pool, blueprint: Blueprint) -> None:
         super().__init__(pool, blueprint)
         self._alone = blueprint.width == 1
-        if self._alone:
-            self.carry = [_channels_last(value) for value in self.carry]
         self._arguments = self.arguments()
         carried, varied = len(self.carry), len(self.varying)
         self._carry = blueprint.carry.state(self._arguments[:carried])

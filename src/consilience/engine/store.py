@@ -19,7 +19,7 @@ Initial = Callable[[IntArray], State]
 """Initial memories for some rows, stacked."""
 
 
-DEVICE_SHARE = 8
+DEVICE_SHARE = 64
 """Memories stay on a GPU while they take no more than one part in so many of its memory."""
 
 HOST_BYTES = 2**31
