@@ -37,7 +37,7 @@ def images(rows: int) -> Dataset:
 def point(method: str, settings: dict[str, Any]) -> dict[str, Any]:
     """One measurement, with memory."""
     torch.cuda.empty_cache()
-    found = ours(method, settings)
+    found = ours(method, {**settings, "compile": "never"})  # compiling so many shapes would take longer
     data = settings["data"]
     size = (data.inputs.nbytes + data.test_inputs.nbytes) / 1e9 if isinstance(data, Dataset) else 0.0
     return {

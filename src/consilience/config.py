@@ -145,6 +145,10 @@ class EvaluateSection(_Section):
 
     every: int = Field(1, ge=1, description="Rounds between evaluations; the last round is always evaluated.")
     clients: bool = Field(True, description="Whether every client is evaluated on its own data at the end.")
+    trained: bool = Field(
+        True,
+        description="Whether peers are also evaluated after training, before they hear their neighbours.",
+    )
 
 
 class CheckpointSection(_Section):
@@ -214,7 +218,9 @@ class Config(_Section):
         description="Of products on a GPU: inputs in full, or rounded to tf32, or in training to bf16.",
     )
     compile: Literal["auto", "always", "never"] = Field(
-        "auto", description="Whether steps are compiled, on a GPU; by default in runs of 20 rounds or more."
+        "auto",
+        description="Whether steps are compiled, on a GPU; by default in runs of 20 rounds or more. "
+        "Those of very large models never are.",
     )
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     targets: list[Annotated[float, Field(gt=0, le=1)]] = Field([0.8, 0.9], description="Accuracies to reach.")

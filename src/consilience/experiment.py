@@ -244,7 +244,10 @@ class _Run:
         while simulation.round < config.rounds:
             last = simulation.round + 1 == config.rounds
             evaluate = last or (simulation.round + 1) % config.evaluate.every == 0
-            lines = [_line(arm, record) for record in simulation.step(evaluate=evaluate)]
+            lines = [
+                _line(arm, record)
+                for record in simulation.step(evaluate=evaluate, trained=config.evaluate.trained)
+            ]
             self._append(METRICS, self.records, lines)
             self.listener.round(arm, lines)
             if not last and simulation.round % config.checkpoint.every == 0:

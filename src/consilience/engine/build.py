@@ -67,7 +67,7 @@ class Scene:
     dtype: torch.dtype = torch.float32
     precision: Precision = "fp32"
     compiled: bool = False
-    """Whether steps are compiled, on a GPU."""
+    """Whether steps are compiled, on a GPU; those that fill it are not."""
 
     @property
     def seeds(self) -> list[int]:
@@ -131,8 +131,10 @@ def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
         outputs, operations = task.outputs(inputs), 3 * task.operations(inputs)
         rows = max(COPIES_PER_ACTIVATION * scene.work.batch_size, 2 * TEST_ROWS)
         lane_bytes = STATES_PER_JOB * model_bytes + rows * outputs * scene.dtype.itemsize
-        lanes = 1 if operations * scene.work.batch_size > FULL else max(1, memory // lane_bytes)
-        return Batched(pool, scene.lanes or lanes, fits, compiled=scene.compiled)
+        if operations * scene.work.batch_size > FULL:
+            return Batched(pool, scene.lanes or 1, fits)  # compiling a model of that size takes minutes
+        lanes = scene.lanes or max(1, memory // lane_bytes)
+        return Batched(pool, lanes, fits, compiled=scene.compiled)
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in task.skeleton.modules())
     lanes = 1 if convolutional else max(1, STACKED_ROWS // scene.work.batch_size)
     return Batched(pool, scene.lanes or lanes, fits, workers=torch.get_num_threads())

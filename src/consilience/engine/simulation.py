@@ -75,8 +75,13 @@ class Simulation:
     def _whole(self, swept: State) -> Algorithm:
         return numbers.join(self.algorithm, swept["method"])
 
-    def step(self, *, evaluate: bool = True) -> list[Record]:
-        """One round; a record for every replica."""
+    def step(self, *, evaluate: bool = True, trained: bool = True) -> list[Record]:
+        """One round; a record for every replica.
+
+        Args:
+            evaluate: Whether models are evaluated on the global test set.
+            trained: Whether those of peers are also evaluated before they hear their neighbours.
+        """
         start = time.perf_counter()
         world = self.world
         in_force = self._whole(tree.index(world.numbers, 0)).at(self.round)
@@ -98,7 +103,9 @@ class Simulation:
             for total, part in zip(traffic, report.traffic, strict=True):
                 total.add(part)
         self.round += 1
-        scores = self.evaluate(reports[-1]) if evaluate else [{} for _ in self.world.replicas]
+        scores = (
+            self.evaluate(reports[-1] if trained else None) if evaluate else [{} for _ in self.world.replicas]
+        )
         seconds = time.perf_counter() - start
         return [
             Record(
