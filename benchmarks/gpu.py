@@ -10,6 +10,7 @@ come; rows that are measured again replace what is there. Each row takes less th
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import statistics
@@ -83,7 +84,9 @@ def ours(
     config = read_config({**common, **settings, "method": method}, "benchmark")
     with repeatable(DEVICE, config.precision):
         arm = plan(config)[0]
+        gc.collect()  # what an earlier measurement left
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         simulation = simulate(arm.scene, arm.variants)
         trained = config.evaluate.trained
         first, _ = _timed(simulation, trained=trained)
@@ -94,7 +97,7 @@ def ours(
         "samples_per_s": round(statistics.median(n / s for n, s in zip(samples, seconds, strict=True))),
         "round_s": list(seconds),
         "first_round_s": first,
-        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+        "peak_gb": (torch.cuda.max_memory_allocated() - before) / 1e9,
     }
 
 
@@ -250,15 +253,18 @@ def main() -> None:
 def measure(rows: dict[str, Callable[[], dict[str, Any]]], file: str, description: str | None) -> None:
     """The command line of a benchmark: some or all of its rows, written to a file as they come."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("rows", nargs="*", choices=[*rows, []], default=list(rows))
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(rows)}; by default all")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / file)
     parser.add_argument("--commit", help="the code that is measured, where git cannot tell")
     options = parser.parse_args()
+    for name in options.rows:
+        if name not in rows:
+            parser.error(f"unknown row {name!r}; there are {', '.join(rows)}")
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU; for a CPU there is benchmarks/cpu.py")
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    for name in options.rows:
+    for name in options.rows or rows:
         found[name] = {"environment": environment(options.commit), "results": rows[name]()}
         options.out.write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps({name: found[name]["results"]}, indent=1), flush=True)

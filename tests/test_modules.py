@@ -36,7 +36,7 @@ def gradients(norm: nn.Module, inputs: torch.Tensor, rows: int) -> list[torch.Te
     return [outputs.detach(), grads[0][:rows], *grads[1:]]
 
 
-@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("padding", [None, 0, 3])  # None: it is known beforehand that all rows count
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("momentum", [0.1, 1.0, None])
 @pytest.mark.parametrize("kind", INPUTS)
@@ -47,13 +47,30 @@ def test_batch_norm_equals_torchs_whatever_the_padding(kind, momentum, affine, p
         plain.train(mode == "train")
         ours.train(mode == "train")
         inputs = torch.randn(batch, *rest, dtype=torch.float64)
-        garbage = 1e3 * torch.randn(padding, *rest, dtype=torch.float64)
-        ours.rows = torch.tensor([1.0] * batch + [0.0] * padding, dtype=torch.float64)
+        garbage = 1e3 * torch.randn(padding or 0, *rest, dtype=torch.float64)
+        rows = [] if padding is None else [1.0] * batch + [0.0] * padding
+        ours.rows = torch.tensor(rows, dtype=torch.float64)
         expected = gradients(plain, inputs, batch)
         assert_close(gradients(ours, torch.cat([inputs, garbage]), batch), expected, rtol=1e-10, atol=1e-10)
         assert_close(dict(ours.named_buffers())["running_mean"], plain.running_mean, rtol=1e-12, atol=1e-12)
         assert_close(dict(ours.named_buffers())["running_var"], plain.running_var, rtol=1e-12, atol=1e-12)
         assert ours.num_batches_tracked == plain.num_batches_tracked
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_gradients_of_second_order_equal_torchs(kind, known):
+    plain, ours = pair_of_norms(kind, 0.1)
+    inputs = torch.randn(INPUTS[kind], dtype=torch.float64)
+    ours.rows = torch.ones(0 if known else len(inputs), dtype=torch.float64)
+
+    def slopes(norm: nn.Module) -> tuple[torch.Tensor, ...]:
+        given = inputs.clone().requires_grad_()
+        loss = norm(given).sin().sum()
+        first = torch.autograd.grad(loss, [given, norm.weight], create_graph=True)
+        return torch.autograd.grad(sum(grad.cos().sum() for grad in first), [given, norm.weight])
+
+    assert_close(slopes(ours), slopes(plain), rtol=1e-9, atol=1e-9)
 
 
 def test_batch_norm_without_statistics_is_refused():

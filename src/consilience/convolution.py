@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
-Pair = tuple[int, int]
+from consilience import cpu_convolution
+from consilience.cpu_convolution import Pair
 
 SHALLOW = 32
 """Of filters with no more weights, the patches are read as well from images with channels first."""
@@ -43,6 +44,9 @@ class Convolution(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, channels, height, width] to the same with the filters' channels."""
+        padding = cast(Pair, self.padding)
+        if cpu_convolution.fits(x, self.weight, padding) and not torch.is_autocast_enabled("cpu"):
+            return cpu_convolution.convolve(x, self.weight, self.bias, padding)
         if not x.is_cuda or x.dtype == torch.float64:
             return super().forward(x)
         weight, bias = self.weight, self.bias
@@ -51,7 +55,7 @@ class Convolution(nn.Conv2d):
         if torch.is_autocast_enabled(x.device.type):
             low = torch.get_autocast_dtype(x.device.type)
             x, weight, bias = x.to(low), weight.to(low), bias.to(low)
-        return _convolve(x, weight, bias, cast(Pair, self.padding))
+        return _convolve(x, weight, bias, padding)
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair) -> Tensor:

@@ -78,7 +78,7 @@ class Task:
 
     def forward(self, model: State, batch: Batch, *, training: bool) -> Output:
         """One forward pass; neither the weights nor the batch are changed."""
-        given = {ROWS: batch.weight, KEY: batch.key}
+        given = {ROWS: batch.weight[:0] if batch.full else batch.weight, KEY: batch.key}
         tensors = {PREFIX + name: value for name, value in model["params"].items()}
         # A module may change a buffer in place; the caller's must stay as it is.
         tensors |= {PREFIX + name: v.clone() if training else v for name, v in model["buffers"].items()}

@@ -31,3 +31,5 @@ class Batch(NamedTuple):
     """[batch] 1 for a row that counts, 0 for padding."""
     key: Tensor
     """0-d int64, the source of every random draw made on this batch (dropout)."""
+    full: bool = False
+    """Whether it is known, before the numbers are, that all rows count."""

@@ -6,12 +6,14 @@ longer than running it. A replay launches them all at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from consilience.engine.batches import Pool
+from consilience.engine.batches import IntArray, Pool
 from consilience.engine.machine import Blueprint, LaneProgram, Machine
 from consilience.engine.program import overwriting
 
@@ -44,26 +46,24 @@ class Captured(Machine):
     """
 
     def __init__(self, pool: Pool, blueprint: Blueprint, *, compiled: bool) -> None:
-        super().__init__(pool, blueprint)
-        program = LaneProgram.of(
-            pool, blueprint, [*self.arguments(), *self.example(blueprint.rows)], whole=True
-        )
-        results = [program.result.paths.index(path) for path in blueprint.carry.paths]
-        tick = overwriting(program.module, results)
-        self._tick = torch.compile(tick, fullgraph=True, dynamic=False) if compiled else tick.forward
-        self._captures: dict[int, Capture] = {}
+        super().__init__(pool, blueprint, whole=compiled)
+        self._compiled = compiled
+        self._steps: dict[bool, Callable[[Sequence[Tensor]], None]] = {}
+        self._captures: dict[tuple[int, bool], Capture] = {}
 
-    def run(self, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+    def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
+        full = [self.alone and all(size == self.blueprint.rows for size in tick) for tick in sizes.tolist()]
         begin = 0
         while begin < len(rows):
-            ticks = TICKS if begin + TICKS <= len(rows) else 1
-            if ticks not in self._captures:
-                self._captures[ticks] = self._capture(ticks)
-            chosen = slice(begin, begin + ticks)
-            self._captures[ticks].replay(rows[chosen], weight[chosen], keys[chosen])
-            begin += ticks
+            alike = full[begin : begin + TICKS] == [full[begin]] * TICKS
+            kind = (TICKS if alike else 1, full[begin])
+            if kind not in self._captures:
+                self._captures[kind] = self._capture(*kind)
+            chosen = slice(begin, begin + kind[0])
+            self._captures[kind].replay(rows[chosen], weight[chosen], keys[chosen])
+            begin += kind[0]
 
-    def _capture(self, ticks: int) -> Capture:
+    def _capture(self, ticks: int, full: bool) -> Capture:
         shape, device = (ticks, self.blueprint.width), self.pool.targets.device
         rows = torch.zeros(*shape, self.blueprint.rows, dtype=torch.int64, device=device)
         inputs = (rows, torch.ones_like(rows, dtype=self.pool.dtype), torch.zeros_like(rows[..., 0]))
@@ -71,17 +71,25 @@ class Captured(Machine):
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.no_grad(), torch.cuda.stream(stream):
-            self._ticks(*(value[:1] for value in inputs))  # libraries set themselves up, compilers compile
+            self._ticks(full, *(value[:1] for value in inputs))  # libraries start up, compilers compile
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
-            self._ticks(*inputs)
+            self._ticks(full, *inputs)
         for place, value in zip(self.carry, before, strict=True):
             place.copy_(value)
         return Capture(graph, inputs)
 
-    def _ticks(self, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+    def _ticks(self, full: bool, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+        if full not in self._steps:
+            self._steps[full] = self._step(self.program(self.blueprint.rows, full=full))
         raw = self.pool.raw(rows, weight, keys)
-        arguments = self.arguments()
         for tick in range(len(rows)):
-            self._tick(*arguments, *(self.of_lanes(value[tick]) for value in raw))
+            self._steps[full]([self.of_lanes(value[tick]) for value in raw[:4]])
+
+    def _step(self, program: LaneProgram) -> Callable[[Sequence[Tensor]], None]:
+        if not self._compiled:
+            return partial(self.tick, program)
+        results = [program.result.paths.index(path) for path in self.blueprint.carry.paths]
+        compiled = torch.compile(overwriting(program.module, results), fullgraph=True, dynamic=False)
+        return lambda batch: compiled(*self.arguments, *batch)

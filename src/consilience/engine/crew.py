@@ -7,6 +7,7 @@ shared. All that goes through a pipe is which batches to run.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -21,11 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from consilience.engine.batches import IntArray
 from consilience.engine.machine import Machine
 from consilience.errors import UserError
 
 DONE = b""
 CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+KEPT_BYTES = 2**28
 
 
 class Crew:
@@ -60,13 +64,15 @@ class Crew:
         for member in self._members:
             member.kill()
 
-    def run(self, member: int, machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+    def run(
+        self, member: int, machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray
+    ) -> None:
         """Let a member run some ticks of a machine, and wait for it."""
         line = self._lines[member]
         try:
             line.send_bytes(np.array([self.machines.index(machine), *rows.shape], dtype=np.int64).tobytes())
-            for value in (rows, weight, keys):
-                line.send_bytes(np.ascontiguousarray(value.numpy()).tobytes())
+            for value in (rows.numpy(), weight.numpy(), keys.numpy(), sizes):
+                line.send_bytes(np.ascontiguousarray(value).tobytes())
             answer = line.recv_bytes()
         except (EOFError, OSError) as error:
             raise UserError(
@@ -83,12 +89,26 @@ def _dismiss(lines: Sequence[Connection], members: Sequence[BaseProcess]) -> Non
         member.join()
 
 
+def _keep_memory() -> None:
+    """Let this process keep what it frees for the next step: getting it back costs a page fault each 4 KiB.
+
+    Steps whose tensors have megabytes took 5 to 20 % longer without it.
+    """
+    try:
+        allocator = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # not glibc's
+        return
+    for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+        allocator(option, KEPT_BYTES)
+
+
 def _work(line: Connection, others: Sequence[Connection], machines: Sequence[Machine]) -> None:
     """A member's life: it ends when this process closes its end of the pipe, or dies."""
     for other in others:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted run closes the pipe
     torch.set_num_threads(1)
+    _keep_memory()
     while True:
         try:
             number, *shape = np.frombuffer(line.recv_bytes(), dtype=np.int64).tolist()
@@ -98,10 +118,11 @@ def _work(line: Connection, others: Sequence[Connection], machines: Sequence[Mac
                 torch.frombuffer(bytearray(line.recv_bytes()), dtype=dtype).reshape(size)
                 for size, dtype in kinds
             ]
+            sizes = np.frombuffer(line.recv_bytes(), dtype=np.int64).reshape(shape[:2])
         except EOFError:
             os._exit(0)  # nothing of this process's own end must run here
         try:
-            machine.run(*given)
+            machine.run(*given, sizes)
             line.send_bytes(DONE)
         except Exception:
             line.send_bytes(traceback.format_exc().encode())

@@ -235,7 +235,8 @@ class _Call:
         schedule = Schedule.of(plan, jobs, width)
         pool, device = self.fold.workshop.pool, plan.rows.device
         some = plan.first[jobs[0]]  # for lanes that have finished
-        numbers = torch.from_numpy(np.where(schedule.steps >= 0, schedule.steps, some)).to(device)
+        steps = np.where(schedule.steps >= 0, schedule.steps, some)
+        numbers = torch.from_numpy(steps).to(device)
         sizes = torch.from_numpy(plan.sizes).to(device)
         positions = torch.arange(plan.rows.shape[1], device=device)
 
@@ -249,7 +250,7 @@ class _Call:
                     machine.put(*starts[begin], carry, list(varying.values()))
                 current = numbers[begin:end]
                 weight = (positions < sizes[current][..., None]).to(pool.dtype)
-                run(machine, plan.rows[current], weight, plan.keys[current])
+                run(machine, plan.rows[current], weight, plan.keys[current], plan.sizes[steps[begin:end]])
             machine.take(*ends[len(schedule.steps)], result)
 
         return work
@@ -260,12 +261,12 @@ class _Call:
             self.fold.tally[name] = value if known is None else known + value
 
 
-Run = Callable[[Machine, Tensor, Tensor, Tensor], None]
-"""Runs a machine on some rows, weights and keys."""
+Run = Callable[[Machine, Tensor, Tensor, Tensor, IntArray], None]
+"""Runs a machine on some rows, weights, keys and sizes."""
 
 
-def _run_here(machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
-    machine.run(rows, weight, keys)
+def _run_here(machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
+    machine.run(rows, weight, keys, sizes)
 
 
 def _stacked(tensor: Tensor, dim: int | None, jobs: int) -> Tensor:

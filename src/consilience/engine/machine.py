@@ -10,7 +10,7 @@ import math
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ from torch.fx import GraphModule
 
 from consilience import tree
 from consilience.client import Step
-from consilience.engine.batches import Pool
-from consilience.engine.program import record
+from consilience.engine.batches import IntArray, Pool
+from consilience.engine.program import bound, record
 from consilience.types import Batch, State
 
 CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
@@ -83,30 +83,48 @@ class Machine(ABC):
     Args:
         pool: Where batches come from.
         blueprint: What to run.
+        whole: Whether programs compute the next carry. By default they stop at what the step measures where
+            the carry can be moved in place.
     """
 
-    def __init__(self, pool: Pool, blueprint: Blueprint) -> None:
+    def __init__(self, pool: Pool, blueprint: Blueprint, *, whole: bool = False) -> None:
         self.pool, self.blueprint = pool, blueprint
         device = pool.targets.device
         self.carry = blueprint.carry.empty(blueprint.width, device)
         self.varying = blueprint.varying.empty(blueprint.width, device)
         self.shared = [value[0] for value in blueprint.shared.empty(1, device)]
-        if blueprint.width == 1:  # torch's kernels for that layout are the faster ones
+        self.alone = blueprint.width == 1
+        if self.alone:  # torch's kernels for that layout are the faster ones
             self.carry = [_channels_last(value) for value in self.carry]
+        self.arguments = [*(self.of_lanes(value) for value in (*self.carry, *self.varying)), *self.shared]
+        """Of a program, but for the batch."""
+        carried, varied = len(self.carry), len(self.varying)
+        self._carry = blueprint.carry.state(self.arguments[:carried])
+        self._extras = blueprint.extras(self.arguments[carried : carried + varied], self.shared)
+        self._in_place = not whole and (self.alone or blueprint.step.stackable(self._extras))
 
     def of_lanes(self, value: Tensor) -> Tensor:
         """What a program takes: a single lane has no lane axis."""
-        return value[0] if self.blueprint.width == 1 else value
-
-    def arguments(self) -> list[Tensor]:
-        """Of a program, but for the batch."""
-        return [*(self.of_lanes(value) for value in (*self.carry, *self.varying)), *self.shared]
+        return value[0] if self.alone else value
 
     def example(self, rows: int) -> list[Tensor]:
         """Some batch of some number of rows, in a program's form."""
         chosen = torch.zeros(self.blueprint.width, rows, dtype=torch.int64, device=self.pool.targets.device)
         raw = self.pool.raw(chosen, torch.ones_like(chosen, dtype=self.pool.dtype), chosen[:, 0])
-        return [self.of_lanes(value) for value in raw]
+        return [self.of_lanes(value) for value in raw[:4]]
+
+    def program(self, rows: int, *, full: bool) -> LaneProgram:
+        """A program for batches of some number of rows; `full` says that all of them count."""
+        examples = [*self.arguments, *self.example(rows)]
+        return LaneProgram.of(self.pool, self.blueprint, examples, whole=not self._in_place, full=full)
+
+    def tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
+        """Run a program on a batch and keep what comes out."""
+        found = program.result.state(program.module.forward(*self.arguments, *batch))
+        if self._in_place:
+            self.blueprint.step.advance_in_place(self._carry, found, self._extras)
+        else:
+            _overwrite(self._carry, found)
 
     def share(self, shared: Sequence[Tensor]) -> None:
         """Take the extras that all lanes share."""
@@ -125,13 +143,14 @@ class Machine(ABC):
             result.index_copy_(0, jobs, value.index_select(0, lanes))
 
     @abstractmethod
-    def run(self, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+    def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
         """Some ticks of all lanes.
 
         Args:
             rows: [ticks, lanes, batch] row numbers.
             weight: The same shape, 1 for rows that count.
             keys: [ticks, lanes] sources of randomness.
+            sizes: [ticks, lanes] how many rows count, known without asking the device.
         """
 
 
@@ -147,23 +166,26 @@ class LaneProgram:
     result: Form
 
     @classmethod
-    def of(cls, pool: Pool, blueprint: Blueprint, examples: Sequence[Tensor], *, whole: bool) -> LaneProgram:
-        """Record the whole step, or only what it measures."""
+    def of(
+        cls, pool: Pool, blueprint: Blueprint, examples: Sequence[Tensor], *, whole: bool, full: bool
+    ) -> LaneProgram:
+        """Record the whole step, or only what it measures; `full` says that all rows of a batch count."""
         carried, varied = len(blueprint.carry.paths), len(blueprint.varying.paths)
         work = blueprint.step if whole else blueprint.step.measure
         forms: list[Form] = []
 
         def lane(
-            carry: list[Tensor], varying: list[Tensor], shared: list[Tensor], raw: Batch
+            carry: list[Tensor], varying: list[Tensor], shared: list[Tensor], raw: list[Tensor]
         ) -> list[Tensor]:
-            batch = raw._replace(inputs=pool.normalised(raw.inputs))
+            inputs, targets, weight, key = raw
+            batch = Batch(pool.normalised(inputs), targets, weight, key, full)
             result = work(blueprint.carry.state(carry), batch, blueprint.extras(varying, shared))
             forms.append(Form.of(result))
             return list(tree.flatten(result).values())
 
         def lanes(*tensors: Tensor) -> list[Tensor]:
             carry, rest = list(tensors[:carried]), list(tensors[carried:-4])
-            given = (carry, rest[:varied], rest[varied:], Batch(*tensors[-4:]))
+            given = (carry, rest[:varied], rest[varied:], list(tensors[-4:]))
             if blueprint.width == 1:
                 return lane(*given)
             mapped: list[Tensor] = torch.func.vmap(lane, in_dims=(0, 0, None, 0))(*given)
@@ -177,51 +199,43 @@ class Plain(Machine):
 
     def __init__(self, pool: Pool, blueprint: Blueprint) -> None:
         super().__init__(pool, blueprint)
-        self._alone = blueprint.width == 1
-        self._arguments = self.arguments()
-        carried, varied = len(self.carry), len(self.varying)
-        self._carry = blueprint.carry.state(self._arguments[:carried])
-        self._extras = blueprint.extras(self._arguments[carried : carried + varied], self.shared)
-        self._in_place = self._alone or blueprint.step.stackable(self._extras)
-        self._programs: dict[int, LaneProgram] = {}
-        self._program(blueprint.rows)
+        self._programs: dict[tuple[int, bool], LaneProgram] = {}
+        self._known(blueprint.rows, full=self.alone)
 
-    def _program(self, rows: int) -> LaneProgram:
-        """For batches of some number of rows."""
-        if rows not in self._programs:
-            batch = self.example(rows)
-            self._programs[rows] = LaneProgram.of(
-                self.pool, self.blueprint, [*self._arguments, *batch], whole=not self._in_place
-            )
-        return self._programs[rows]
+    def _known(self, rows: int, *, full: bool) -> LaneProgram:
+        if (rows, full) not in self._programs:
+            program = self.program(rows, full=full)
+            self._programs[rows, full] = replace(program, module=bound(program.module))
+        return self._programs[rows, full]
 
-    def _rows(self, weight: Tensor) -> list[int]:
-        """How many rows of each tick's batch are worth computing: a single lane need not compute padding."""
+    def _kind(self, size: int) -> tuple[int, bool]:
+        """How many rows of a batch are worth computing, and whether they are all that count.
+
+        A single lane need not compute padding.
+        """
         most = self.blueprint.rows
-        if not self._alone:
-            return [most] * len(weight)
+        if not self.alone:
+            return most, False
         unit = -(-most // SIZES)
-        return [min(most, -(-int(count) // unit) * unit) for count in weight.sum(-1).tolist()]
+        rows = min(most, -(-size // unit) * unit)
+        return rows, rows == size
 
-    def run(self, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
-        if self._alone:
+    def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
+        if self.alone:
             rows, weight, keys = (value[:, 0] for value in (rows, weight, keys))
         with torch.no_grad():
             for begin in range(0, len(rows), TICKS):
                 some = slice(begin, begin + TICKS)
                 raw = self.pool.raw(rows[some], weight[some], keys[some])
-                for count, *batch in zip(self._rows(raw.weight), *(v.unbind() for v in raw), strict=True):
-                    self._tick(count, Batch(*batch))
+                for (size, *_), *batch in zip(
+                    sizes[some].tolist(), *(v.unbind() for v in raw[:4]), strict=True
+                ):
+                    self._tick(*self._kind(size), Batch(*batch))
 
-    def _tick(self, rows: int, batch: Batch) -> None:
+    def _tick(self, rows: int, full: bool, batch: Batch) -> None:
         if rows < self.blueprint.rows:
             batch = Batch(batch.inputs[:rows], batch.targets[:rows], batch.weight[:rows], batch.key)
-        program = self._program(rows)
-        found = program.result.state(program.module.forward(*self._arguments, *batch))
-        if self._in_place:
-            self.blueprint.step.advance_in_place(self._carry, found, self._extras)
-        else:
-            _overwrite(self._carry, found)
+        self.tick(self._known(rows, full=full), batch[:4])
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
