@@ -121,9 +121,11 @@ def plot() -> None:
                 for n, p in zip(counts, points.values(), strict=True)
             ]
             axis.plot(counts, values, "o-", label=method)
-        axis.set(xscale="log", xlabel=label, ylabel=unit, ylim=(0, None))
+        axis.set(xscale="log", xlabel=label, ylabel=unit)
         if name == "parameters":
             axis.set_yscale("log")
+        else:
+            axis.set_ylim(0, None)
         axis.grid(alpha=0.3)
         axis.legend()
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
