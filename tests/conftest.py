@@ -76,6 +76,7 @@ class Federation:
         counts = {
             "samples": self.cohort.column(self.cohort.samples(), dtype),
             "steps": self.cohort.column(self.cohort.steps(), dtype),
+            "key": self.cohort.keys(),
         }
         sent = tree.map_leaves(lambda value: value.expand(jobs, *value.shape).contiguous(), self.start)
 
@@ -83,7 +84,14 @@ class Federation:
             down, own_rows, count = rows
             epochs = self.cohort.work.epochs or 0
             client = Client(
-                self.task, solver or SGD(0.1), count["n"]["samples"], count["n"]["steps"], epochs, fold
+                self.task,
+                solver or SGD(0.1),
+                count["n"]["samples"],
+                count["n"]["steps"],
+                epochs,
+                fold,
+                count["n"]["key"],
+                clip=self.cohort.work.clip,
             )
             return action(client, {**down, **own_rows}), {}
 

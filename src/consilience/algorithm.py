@@ -79,7 +79,25 @@ class Setting:
     """Whether clients hold data out."""
     unreliable: bool
     """Whether some messages do not come: partial participation or failures."""
+    messages: int = 10
+    """The fewest that a hub hears in a round in which none is lost."""
+    features: bool = True
+    """Whether the model tells its features from its logits."""
+    clip: bool = False
+    """Whether gradients are clipped."""
+    stragglers: bool = False
+    """Whether some clients train for fewer epochs than others."""
 
+
+Family = Literal[
+    "averaging",
+    "curvature and statistics",
+    "drift correction",
+    "server optimisers",
+    "personalisation",
+    "references",
+]
+"""What kind of idea a method is."""
 
 Init = Literal["common", "different"]
 """Whether all clients start from one model, or each from its own."""
@@ -91,8 +109,15 @@ class Algorithm(ABC):
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     """Authors, title, venue."""
+    family: ClassVar[Family] = "averaging"
+    formula: ClassVar[str] = ""
+    """What it computes, in one line."""
+    choose: ClassVar[str] = ""
+    """When to choose it, in one line."""
     personal: ClassVar[bool] = False
     """Whether every client is evaluated with a model of its own."""
+    personalised: ClassVar[bool] = False
+    """Whether clients also have models of their own, which `personal_model` gives, beside the hub's."""
     cached: ClassVar[frozenset[str]] = frozenset()
     """Groups of the upload that a receiver keeps from the sender's last message: they are not sent again."""
 
@@ -131,6 +156,10 @@ class Algorithm(ABC):
     def model(self, hub: State, memory: State) -> State:
         """The model that is evaluated; `memory` is empty unless the method is `personal`."""
         return {"params": hub["params"], "buffers": hub["buffers"]}
+
+    def personal_model(self, hub: State, memory: State) -> State:
+        """A client's own model, of a method that is `personalised`."""
+        raise NotImplementedError
 
     def refuse(self, setting: Setting) -> str | None:
         """Why this algorithm cannot work in a setting, in one line; None where it can."""

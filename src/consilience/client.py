@@ -99,6 +99,12 @@ class Client:
     """0-d, the optimiser steps of one local training."""
     epochs: int
     fold: Fold
+    key: Tensor
+    """0-d int64, the source of random draws that are not about a batch."""
+    peer: bool = False
+    """Whether it is a node of a graph."""
+    clip: float | None = None
+    """The largest norm of a gradient in training."""
 
     def train(
         self, model: State, objective: Objective | None = None, context: State | None = None
@@ -113,7 +119,7 @@ class Client:
         objective = Objective() if objective is None else objective
         solver, solver_numbers = numbers.split(self.solver)
         skeleton, objective_numbers = numbers.split(objective)
-        step = TrainStep(self.task, solver, skeleton)
+        step = TrainStep(self.task, solver, skeleton, self.clip)
         extras = tree.join(context or {}, {"solver": solver_numbers, "objective": objective_numbers})
         zero = self.samples.new_zeros(())
         carry = {
@@ -195,6 +201,7 @@ class TrainStep(Step):
     task: Task
     solver: Solver
     objective: Objective
+    clip: float | None = None
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
         """The gradient, the buffers after the forward pass, and the loss."""
@@ -212,7 +219,11 @@ class TrainStep(Step):
         tally = {"loss": fit.detach() * rows, "rows": rows}
         if "running" in extras:  # a client that has stopped early trains on for nothing: not logged
             tally = tree.scale(extras["running"]["yes"].to(rows.dtype), tally)
-        return {"grads": objective.correct(grads, extras), "buffers": buffers, "tally": tally}
+        grads = objective.correct(grads, extras)
+        if self.clip is not None:
+            norm = tree.sq_norm(grads).sqrt()
+            grads = tree.scale(self.clip / norm.clamp(min=self.clip), grads)
+        return {"grads": grads, "buffers": buffers, "tally": tally}
 
     def advance(self, carry: State, found: State, extras: State) -> State:
         solver = numbers.join(self.solver, extras["solver"])

@@ -128,6 +128,11 @@ class LocalSection(_Section):
     epochs: int | None = Field(None, ge=1)
     steps: int | None = Field(None, ge=1, description="Instead of epochs.")
     batch_size: int = Field(32, ge=1)
+    stragglers: float = Field(
+        0.0, ge=0, le=1, description="How likely a client does fewer epochs (or steps) than the others."
+    )
+    lr_decay: float = Field(1.0, gt=0, description="Multiplies the learning rate from round to round.")
+    clip: float | None = Field(None, gt=0, description="The largest norm of a gradient.")
 
     @model_validator(mode="before")
     @classmethod

@@ -158,7 +158,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         build=lambda: config.model.build(dataset.shape, dataset.classes),
         partitions=partitions,
         topology=config.topology,
-        work=LocalWork(config.local.epochs, config.local.steps, config.local.batch_size),
+        work=LocalWork(**config.local.model_dump()),
         participation=config.participants,
         failure_rate=config.failure_rate,
         normalize=config.data.normalize,

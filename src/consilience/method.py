@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Inbox, Setting
+from consilience.algorithm import Algorithm, Inbox, Phase, Setting
 from consilience.client import Client
 from consilience.errors import UserError
 from consilience.objectives.base import Objective
@@ -15,6 +15,8 @@ from consilience.rules.base import Rule
 from consilience.rules.by_data import ByData
 from consilience.server_steps.base import ServerStep
 from consilience.types import State
+
+GRADIENT = "gradient"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class Parts:
         reason = self.objective.refuse_rule(self.rule)
         if reason:
             raise UserError(f"{self.objective.name} with {self.rule.name}: {reason}")
+        reason = self.server.refuse_parts(self.objective, self.rule)
+        if reason:
+            raise UserError(f"{self.server.name} with {self.objective.name} and {self.rule.name}: {reason}")
 
 
 class Method(Algorithm):
@@ -43,38 +48,61 @@ class Method(Algorithm):
 
     def init_hub(self, model: State) -> State:
         parts = self.parts()
-        return tree.join(model, parts.objective.init_hub(model), parts.server.init(model["params"]))
+        own = tree.join(parts.objective.init_hub(model), parts.server.init(model["params"]))
+        return tree.join(model, own, _no_gradient(parts.objective, model))
 
     def init_memory(self, model: State) -> State:
         parts = self.parts()
-        return tree.join(parts.objective.init_memory(model), parts.rule.init_memory(model))
+        own = tree.join(parts.objective.init_memory(model), parts.rule.init_memory(model))
+        return tree.join(own, _no_gradient(parts.objective, model))
 
     def broadcast(self, hub: State) -> State:
-        return tree.join(super().broadcast(hub), self.parts().objective.download(hub))
+        objective = self.parts().objective
+        gradient = {GRADIENT: hub[GRADIENT]} if objective.gradients_first else {}
+        return tree.join(super().broadcast(hub), gradient, objective.download(hub))
 
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         objective, rule = self.parts().objective, self.parts().rule
-        trained = client.train(down, objective, objective.context(client, down, memory))
+        client = objective.prepare(client)
+        context = objective.context(client, down, memory)
+        trained = client.train(objective.start(down, context), objective, context)
         extra, kept = objective.finish(client, down, trained, memory)
         evidence, accumulated = rule.evidence(client, trained.model, memory)
-        return tree.join(trained.model, extra, evidence), {**memory, **kept, **accumulated}
+        return {**trained.model, **tree.join(extra, evidence)}, {**memory, **kept, **accumulated}
 
     def combine(self, hub: State, inbox: Inbox) -> State:
         parts = self.parts()
         merged = parts.rule.merge(hub["params"], inbox)
-        params, server = parts.server.apply(hub["params"], merged, hub)
-        return {
-            **hub,
-            **server,
-            **parts.objective.absorb(hub, inbox),
-            "params": params,
-            "buffers": inbox.buffers(),
-        }
+        hub = {**hub, **parts.objective.absorb(hub, inbox)}
+        weighed = replace(inbox, weights=parts.rule.shares(inbox))
+        params, server = parts.server.apply(hub, merged, weighed)
+        return {**hub, **server, "params": params, "buffers": inbox.buffers()}
+
+    def phases(self) -> tuple[Phase, ...]:
+        if not self.parts().objective.gradients_first:
+            return super().phases()
+        return (Phase(super().broadcast, _gradient, self._mean_gradient), *super().phases())
+
+    def _mean_gradient(self, hub: State, inbox: Inbox) -> State:
+        return {**hub, GRADIENT: inbox.mean(GRADIENT, self.parts().rule.shares(inbox))}
+
+    def model(self, hub: State, memory: State) -> State:
+        return {"params": self.parts().server.evaluated(hub), "buffers": hub["buffers"]}
 
     def refuse(self, setting: Setting) -> str | None:
         parts = self.parts()
         reasons = (part.refuse(setting) for part in (parts.objective, parts.rule, parts.server))
         return next((reason for reason in reasons if reason), None)
+
+
+def _no_gradient(objective: Objective, model: State) -> State:
+    return {GRADIENT: tree.zeros_like(model["params"])} if objective.gradients_first else {}
+
+
+def _gradient(client: Client, down: State, memory: State) -> tuple[State, State]:
+    """The first exchange of a round: a client sends its gradient and remembers it."""
+    own = {GRADIENT: client.grad(down).params}
+    return own, {**memory, **own}
 
 
 @final

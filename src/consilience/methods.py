@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, cast
 
 from consilience.algorithm import Algorithm, Init
 from consilience.errors import UserError, unknown
 from consilience.method import Composed
 from consilience.parts import Sweep, part_schema, read_sweep, write_part
-from consilience.registry import ALIASES, METHODS, OBJECTIVES, RULES, SERVER_STEPS
+from consilience.registry import ALIASES, METHODS, OBJECTIVES, RULES, SERVER_STEPS, TRANSFORMS
+from consilience.transforms.until import Until
 
 _SLOTS: dict[str, Mapping[str, type[Any]]] = {"objective": OBJECTIVES, "rule": RULES, "server": SERVER_STEPS}
 
@@ -39,10 +40,59 @@ def read_method(value: object) -> MethodChoice:
         label = options.pop("label", None)
         if label is not None and not isinstance(label, str):
             raise UserError(f"method: label must be text, not {label!r}")
+        transforms, then = options.pop("transforms", []), options.pop("then", None)
         if "name" not in options and options.keys() & _SLOTS.keys():
-            return _composition(options, label)
-        return _named(options, label)
+            choice = _composition(options, label)
+        else:
+            choice = _named(options, label)
+        choice = _transformed(choice, transforms, label)
+        return choice if then is None else _followed(choice, then, label)
     return _named({"name": value}, None)
+
+
+def _transformed(choice: MethodChoice, entries: object, label: str | None) -> MethodChoice:
+    """A method with its messages changed, in the order of the list."""
+    if not isinstance(entries, list):
+        raise UserError("method: transforms is a list, e.g. [{name: noised, sigma: 0.1}]")
+    if not entries:
+        return choice
+    pairs = list(zip(choice.sweep.variants, choice.sweep.labels, strict=True))
+    names, written = [choice.label], []
+    for entry in entries:
+        sweep = read_sweep("transform", TRANSFORMS, entry)
+        pairs = [
+            (transform(algorithm), " ".join(filter(None, (first, second))))
+            for algorithm, first in pairs
+            for transform, second in zip(sweep.variants, sweep.labels, strict=True)
+        ]
+        names.append(_label(str(sweep.written["name"]), sweep.variants[0], sweep.written))
+        written.append(sweep.written)
+    variants, labels = zip(*pairs, strict=True)
+    name = label or " ".join(names)
+    whole = Sweep(variants, labels, {**choice.sweep.written, "transforms": written, "label": name})
+    return replace(choice, label=name, sweep=whole)
+
+
+def _followed(choice: MethodChoice, value: object, label: str | None) -> MethodChoice:
+    """A method for some rounds, then another."""
+    if not isinstance(value, Mapping) or value.keys() != {"method", "after"}:
+        raise UserError("method: then says what comes next and when, e.g. {method: fedavg, after: 20}")
+    rounds, other = value["after"], read_method(value["method"])
+    if not isinstance(rounds, int) or isinstance(rounds, bool):
+        raise UserError(f"method: after is a number of rounds, not {rounds!r}")
+    if len(other.sweep.variants) > 1:
+        raise UserError("method: the method that comes next cannot be a sweep")
+    if (choice.init, choice.on_graph) != (other.init, other.on_graph):
+        raise UserError(f"method: {choice.label} and {other.label} do not start alike")
+    name = label or f"{choice.label} then {other.label}"
+    then = {"method": other.sweep.written, "after": rounds}
+    variants = tuple(Until(first, rounds, other.sweep.variants[0]) for first in choice.sweep.variants)
+    whole = Sweep(
+        cast("tuple[Algorithm, ...]", variants),
+        choice.sweep.labels,
+        {**choice.sweep.written, "then": then, "label": name},
+    )
+    return replace(choice, label=name, sweep=whole)
 
 
 def _object(algorithm: Algorithm) -> MethodChoice:
@@ -101,13 +151,22 @@ def _label(name: str, part: object, swept: Mapping[str, object]) -> str:
 
 def method_schema() -> dict[str, object]:
     """The JSON schema of one entry of `method:`."""
-    text = {"type": "string"}
+    text: dict[str, object] = {"type": "string"}
+    changes: dict[str, dict[str, object]] = {
+        "label": text,
+        "transforms": {"type": "array", "items": part_schema(TRANSFORMS, sweep=True)},
+        "then": {
+            "type": "object",
+            "properties": {"method": {}, "after": {"type": "integer", "minimum": 0}},
+            "required": ["method", "after"],
+            "additionalProperties": False,
+        },
+    }
     named = {**METHODS, **{alias: METHODS[target.method] for alias, target in ALIASES.items()}}
     composition = {
         "type": "object",
         "title": "composition",
-        "properties": {slot: part_schema(parts, sweep=True) for slot, parts in _SLOTS.items()}
-        | {"label": text},
+        "properties": {slot: part_schema(parts, sweep=True) for slot, parts in _SLOTS.items()} | changes,
         "additionalProperties": False,
     }
-    return {"anyOf": [part_schema(named, sweep=True, more={"label": text}), composition]}
+    return {"anyOf": [part_schema(named, sweep=True, more=changes), composition]}

@@ -25,6 +25,7 @@ from consilience.rules.gaussianity import Gaussianity
 from consilience.rules.hessian_weighted import HessianWeighted
 from consilience.server_steps.base import ServerStep
 from consilience.server_steps.relax import Relax
+from consilience.transforms.base import Transform
 
 METHODS: dict[str, type[Algorithm]] = {
     method.name: method
@@ -36,6 +37,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 RULES: dict[str, type[Rule]] = {part.name: part for part in (ByData, HessianWeighted, Gaussianity)}
 SERVER_STEPS: dict[str, type[ServerStep]] = {part.name: part for part in (ServerStep, Relax)}
+
+TRANSFORMS: dict[str, type[Transform]] = {}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,12 +15,15 @@ from torch.nn import functional as F
 from consilience import tree
 from consilience.algorithm import Algorithm, Inbox
 from consilience.algorithms.fedavg import FedAvg
+from consilience.data import load
 from consilience.data.dataset import Dataset
-from consilience.data.partition import Partition
+from consilience.data.partition import Partition, partition
+from consilience.data.partitioners import ShardsTwoClasses
 from consilience.engine.batches import Visit, training_plan
 from consilience.engine.build import Scene, simulate
 from consilience.engine.cohort import LocalWork
 from consilience.engine.simulation import Simulation
+from consilience.models import MLP
 from consilience.solver import SGD, Solver
 from consilience.topology import Star
 from consilience.types import Params, State
@@ -128,7 +133,7 @@ def centralised() -> Callable[..., Params]:
             anchors = [value.detach().clone() for value in values]
             velocities = [torch.zeros_like(value) for value in values]
             visit = Visit(0, number, 0, shard)
-            order = training_plan([visit], range(work.epochs), None, work.batch_size, torch.device("cpu"))
+            order = training_plan([visit], [range(work.epochs)], None, work.batch_size, torch.device("cpu"))
             for padded, size in zip(order.rows, order.sizes, strict=True):
                 rows = padded[:size]
                 loss = F.cross_entropy(module(inputs[rows]), targets[rows])
@@ -141,3 +146,46 @@ def centralised() -> Callable[..., Params]:
         return {name: value.detach() for name, value in module.named_parameters()}
 
     return train
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a method learned on real digits, over three seeds."""
+
+    rise: float
+    """Mean test accuracy above the initial model's."""
+    behind: float
+    """How far it is behind FedAvg in the same setting."""
+
+
+@functools.cache
+def _digits_accuracy(method: Algorithm, solver: Solver, rounds: int) -> tuple[float, float]:
+    """Mean test accuracy before and after, of ten clients with two digits each."""
+    digits = load("mnist-sample")
+    labels = digits.targets.numpy()
+    where = Scene(
+        dataset=digits,
+        build=lambda: MLP((64,)).build(digits.shape, 10),
+        partitions={seed: partition(ShardsTwoClasses(), labels, 10, seed) for seed in range(3)},
+        topology=Star(),
+        work=LocalWork(1, None, 32),
+        participation=10,
+    )
+    simulation = simulate(where, [(method, solver)])
+    before = simulation.evaluate()
+    for _ in range(rounds):
+        simulation.step(evaluate=False)
+    means = [float(np.mean([seed["test_accuracy"] for seed in when])) for when in (before, simulation.evaluate())]
+    return means[0], means[1]
+
+
+@pytest.fixture
+def learned() -> Callable[..., Learned]:
+    """Trains a method on the bundled digits, two classes a client, and FedAvg beside it."""
+
+    def learn(method: Algorithm, solver: Solver | None = None, rounds: int = 8) -> Learned:
+        solver = solver or SGD(0.05)
+        before, after = _digits_accuracy(method, solver, rounds)
+        return Learned(after - before, _digits_accuracy(FedAvg(), solver, rounds)[1] - after)
+
+    return learn

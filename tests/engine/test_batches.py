@@ -34,7 +34,7 @@ def flat(steps: list[list[int]]) -> list[int]:
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3))
 def test_every_epoch_visits_every_row_once(count, batch_size, epochs):
     one, per_epoch = visit(count=count), -(-count // batch_size)
-    plan = training_plan([one], range(epochs), None, batch_size, CPU)
+    plan = training_plan([one], [range(epochs)], None, batch_size, CPU)
     assert plan.rows.shape == (epochs * per_epoch, batch_size)
     for epoch in range(epochs):
         listed = batches(plan)[epoch * per_epoch : (epoch + 1) * per_epoch]
@@ -42,7 +42,7 @@ def test_every_epoch_visits_every_row_once(count, batch_size, epochs):
         # only the last batch is short, and it is kept
         assert [len(step) for step in listed[:-1]] == [batch_size] * (per_epoch - 1)
         assert len(listed[-1]) == count - (per_epoch - 1) * batch_size
-        alone = training_plan([one], [epoch], None, batch_size, CPU)
+        alone = training_plan([one], [[epoch]], None, batch_size, CPU)
         assert batches(alone) == listed
         assert keys(alone) == keys(plan)[epoch * per_epoch : (epoch + 1) * per_epoch]
     assert sorted(flat(batches(data_plan([one], batch_size, CPU)))) == one.rows.tolist()
@@ -51,15 +51,15 @@ def test_every_epoch_visits_every_row_once(count, batch_size, epochs):
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 30))
 def test_steps_mode_gives_exactly_that_many(count, batch_size, steps):
     one = visit(count=count)
-    plan = training_plan([one], [], steps, batch_size, CPU)
+    plan = training_plan([one], [[]], [steps], batch_size, CPU)
     assert plan.steps.tolist() == [steps]
     epochs = -(-steps // -(-count // batch_size))
-    longer = training_plan([one], range(epochs), None, batch_size, CPU)
+    longer = training_plan([one], [range(epochs)], None, batch_size, CPU)
     assert batches(plan) == batches(longer)[:steps]
     assert keys(plan) == keys(longer)[:steps]
 
 
-@pytest.mark.parametrize(("epochs", "steps"), [(range(2), None), ([1], None), ([], 3)])
+@pytest.mark.parametrize(("epochs", "steps"), [([range(2)], None), ([[1]], None), ([[]], [3])])
 def test_without_rows_there_are_no_steps(epochs, steps):
     nobody = visit(count=0)
     for plan in (training_plan([nobody], epochs, steps, 4, CPU), data_plan([nobody], 4, CPU)):
@@ -70,7 +70,7 @@ def test_without_rows_there_are_no_steps(epochs, steps):
 
 def test_epochs_are_reshuffled_and_differ_from_the_pass_over_the_data():
     one = visit(count=50)
-    plans = [training_plan([one], [epoch], None, 10, CPU) for epoch in (0, 1)] + [data_plan([one], 10, CPU)]
+    plans = [training_plan([one], [[epoch]], None, 10, CPU) for epoch in (0, 1)] + [data_plan([one], 10, CPU)]
     assert len({tuple(flat(batches(plan))) for plan in plans}) == 3
     found = [key for plan in plans for key in keys(plan)]
     assert len(set(found)) == 3 * 5
@@ -80,7 +80,7 @@ def test_epochs_are_reshuffled_and_differ_from_the_pass_over_the_data():
 @pytest.mark.parametrize("change", [{"seed": 1}, {"round_number": 1}, {"client": 1}])
 @pytest.mark.parametrize(
     "made",
-    [lambda one: training_plan([one], range(2), None, 4, CPU), lambda one: data_plan([one], 4, CPU)],
+    [lambda one: training_plan([one], [range(2)], None, 4, CPU), lambda one: data_plan([one], 4, CPU)],
     ids=["training", "data pass"],
 )
 def test_order_and_keys_depend_on_seed_round_and_client(made, change):
@@ -92,16 +92,17 @@ def test_order_and_keys_depend_on_seed_round_and_client(made, change):
 @pytest.mark.parametrize("steps", [None, 3])
 def test_what_a_client_does_does_not_depend_on_the_others(steps):
     visits = [visit(client=1, count=5), visit(client=2, count=0), visit(client=3, count=17)]
-    together = training_plan(visits, range(2), steps, 3, CPU)
+    counts = None if steps is None else [steps] * 3
+    together = training_plan(visits, [range(2)] * 3, counts, 3, CPU)
     for job, one in enumerate(visits):
-        alone = training_plan([one], range(2), steps, 3, CPU)
+        alone = training_plan([one], [range(2)], counts and counts[:1], 3, CPU)
         assert batches(together, job) == batches(alone)
         assert keys(together, job) == keys(alone)
 
 
 def test_a_plan_lays_jobs_end_to_end_and_pads_with_their_own_rows():
     visits = [visit(client=1, count=5), visit(client=2, count=0), visit(client=3, count=2)]
-    plan = training_plan(visits, range(2), None, 3, CPU)
+    plan = training_plan(visits, [range(2)] * len(visits), None, 3, CPU)
     assert plan.steps.tolist() == [4, 0, 2]
     assert plan.first.tolist() == [0, 4, 4]
     assert [list(plan.of_job(job)) for job in range(3)] == [[0, 1, 2, 3], [], [4, 5]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -42,10 +44,28 @@ def visited(made: Cohort, number: int, rows: str, epoch: int | None = None) -> l
     ],
 )
 def test_steps_of_local_work(work, samples, steps):
-    assert work.count(samples) == steps
     made = cohort(job(0), job(1, samples), work=work)
     assert made.plan("train").steps[1] == made.steps()[1] == steps
     assert made.samples() == [7, samples]
+
+
+@pytest.mark.parametrize(
+    "work", [LocalWork(5, None, 3, stragglers=0.5), LocalWork(None, 5, 3, stragglers=0.5)]
+)
+def test_stragglers_do_less_but_something_and_the_same_whoever_else_is_there(work):
+    made = cohort(*(job(client) for client in range(200)), work=work)
+    done = made.done()
+    slow = [count for count in done if count < 5]
+    assert set(done) == {1, 2, 3, 4, 5}
+    assert 60 < len(slow) < 140
+    alone = cohort(job(17), work=work)
+    assert alone.done() == done[17:18]
+    assert made.plan("train").steps.tolist() == made.steps()
+    assert cohort(job(0), work=replace(work, stragglers=0.0)).done() == [5]
+    assert (
+        cohort(*(job(client) for client in range(20)), work=replace(work, stragglers=1.0)).done().count(5)
+        == 0
+    )
 
 
 @pytest.mark.parametrize("rows", ["train", "data", "holdout"])

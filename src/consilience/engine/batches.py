@@ -84,22 +84,29 @@ class Visit:
 
 
 def training_plan(
-    visits: Sequence[Visit], epochs: Sequence[int], steps: int | None, batch_size: int, device: torch.device
+    visits: Sequence[Visit],
+    epochs: Sequence[Sequence[int]],
+    steps: Sequence[int] | None,
+    batch_size: int,
+    device: torch.device,
 ) -> Plan:
     """The batches of local training; every epoch is shuffled anew.
 
     Args:
         visits: Whose data.
-        epochs: The epochs to list.
-        steps: Where given, this many steps of each job, whatever number of epochs they take.
+        epochs: The epochs to list, of each visit.
+        steps: Where given, this many steps of each visit, whatever number of epochs they take.
         batch_size: Rows of a full batch. The last batch of an epoch may be smaller.
         device: Where the plan is needed.
     """
     if steps is None:
-        return _shuffled(Purpose.TRAINING, visits, [epochs] * len(visits), batch_size, device)
-    lists = [range(-(-steps // max(1, -(-len(visit.rows) // batch_size)))) for visit in visits]
+        return _shuffled(Purpose.TRAINING, visits, epochs, batch_size, device)
+    lists = [
+        range(-(-count // max(1, -(-len(visit.rows) // batch_size))))
+        for visit, count in zip(visits, steps, strict=True)
+    ]
     whole = _shuffled(Purpose.TRAINING, visits, lists, batch_size, device)
-    counts = np.minimum(whole.steps, steps)
+    counts = np.minimum(whole.steps, np.asarray(steps, dtype=np.int64))
     kept = np.concatenate([np.arange(a, a + n) for a, n in zip(whole.first, counts, strict=True)])
     chosen = torch.from_numpy(kept).to(device)
     return Plan(whole.rows[chosen], whole.sizes[kept], whole.keys[chosen], _starts(counts), counts)

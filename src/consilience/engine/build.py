@@ -83,7 +83,7 @@ class Scene:
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Say why a simulation would be refused, without making it."""
     task = _task(scene)
-    _refuse(scene, variants)
+    _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(scene.build())
     for algorithm, _ in variants:
@@ -100,7 +100,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     replicas = _replicas(scene, len(variants))
     method, method_numbers = numbers.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
     solver, solver_numbers = numbers.merge_variants([s for _, s in variants], scene.dtype, scene.device)
-    _refuse(scene, variants)
+    _refuse(scene, task, variants)
     pool = _pool(scene)
     initial = {seed: _initial(scene, task, seed) for seed in scene.seeds}
     world = World(
@@ -193,7 +193,15 @@ def _pool(scene: Scene) -> Pool:
     )
 
 
-def _refuse(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
+def _fewest_messages(scene: Scene) -> int:
+    """That a hub hears in a round: of its cohort, or of its closed neighbourhood."""
+    graphs = [replica.adjacency for replica in _replicas(scene, 1)]
+    return min(
+        scene.participation if adjacency is None else int(adjacency.sum(1).min()) + 1 for adjacency in graphs
+    )
+
+
+def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Say why a method cannot work here, before anything is computed."""
     graph = _replicas(scene, 1)[0].adjacency is not None
     for algorithm, solver in variants:
@@ -203,6 +211,10 @@ def _refuse(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
             epochs=scene.work.epochs,
             holdout=any(len(rows) > 0 for part in scene.partitions.values() for rows in part.holdouts),
             unreliable=scene.failure_rate > 0 or scene.participation < scene.population,
+            messages=_fewest_messages(scene),
+            features=task.has_features,
+            clip=scene.work.clip is not None,
+            stragglers=scene.work.stragglers > 0,
         )
         reason = algorithm.refuse(setting)
         if reason:

@@ -10,7 +10,7 @@ import torch
 
 from consilience.client import Rows
 from consilience.engine.batches import IntArray, Plan, Visit, common_plan, data_plan, training_plan
-from consilience.engine.randomness import Purpose, generator
+from consilience.engine.randomness import Purpose, generator, stream_keys
 
 SAMPLE_ROWS = 128
 """Rows of a batch where only samples matter."""
@@ -20,20 +20,32 @@ TEST_ROWS = 1000
 
 @dataclass(frozen=True)
 class LocalWork:
-    """How much a client trains in one round: a number of epochs, or of steps."""
+    """How much a client trains in one round, a number of epochs or of steps, and how."""
 
     epochs: int | None
     steps: int | None
     batch_size: int
+    stragglers: float = 0.0
+    """How likely a client does less: some number of epochs (or steps) below the full one, at least 1."""
+    lr_decay: float = 1.0
+    """The learning rate is multiplied by this from round to round."""
+    clip: float | None = None
+    """The largest norm of a gradient; longer ones are shortened."""
 
-    def count(self, samples: int) -> int:
-        """Optimiser steps for a client with some number of samples."""
+    def done(self, seed: int, round_number: int, client: int) -> int:
+        """The epochs (or steps) that a client does in a round."""
+        full = self.epochs if self.steps is None else self.steps
+        assert full is not None
+        if self.stragglers == 0 or full < 2:
+            return full
+        random = generator(seed, Purpose.STRAGGLING, round_number, client)
+        return int(random.integers(1, full)) if random.random() < self.stragglers else full
+
+    def count(self, samples: int, done: int) -> int:
+        """Optimiser steps for a client with some number of samples that does some epochs (or steps)."""
         if samples == 0:
             return 0
-        if self.steps is not None:
-            return self.steps
-        assert self.epochs is not None
-        return self.epochs * -(-samples // self.batch_size)
+        return done if self.steps is not None else done * -(-samples // self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,18 @@ class Cohort:
 
     def steps(self) -> list[int]:
         """Optimiser steps of each job."""
-        return [self.work.count(len(job.shard)) for job in self.jobs]
+        return [
+            self.work.count(len(job.shard), done) for job, done in zip(self.jobs, self.done(), strict=True)
+        ]
+
+    def done(self) -> list[int]:
+        """Epochs (or steps) of each job's local training."""
+        return [self.work.done(job.seed, self.round, job.client) for job in self.jobs]
+
+    def keys(self) -> torch.Tensor:
+        """[jobs] int64, a source of randomness for each job in this round."""
+        parts = [(job.seed, Purpose.MESSAGE, self.round, job.client) for job in self.jobs]
+        return stream_keys(parts).to(self.device)
 
     def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
         """The batches of all jobs."""
@@ -94,8 +117,11 @@ class Cohort:
         asked = self.work.batch_size if rows in ("train", "data") else SAMPLE_ROWS
         size = max(1, min(asked, max(len(visit.rows) for visit in visits)))
         if rows == "train":
-            epochs = range(self.work.epochs or 0) if epoch is None else [epoch]
-            return training_plan(visits, epochs, self.work.steps, size, self.device)
+            done = self.done()
+            if self.work.steps is not None:
+                return training_plan(visits, [()] * len(visits), done, size, self.device)
+            epochs = [range(count) if epoch is None else range(epoch, epoch + 1) for count in done]
+            return training_plan(visits, epochs, None, size, self.device)
         return data_plan(visits, size, self.device)
 
 

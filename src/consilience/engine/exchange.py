@@ -157,11 +157,21 @@ class Exchange:
         received = tree.map_leaves(lambda v: v[replicas, clients] if world.graph else v[replicas], down)
         rows = np.array([replica * world.population + client for replica, client in jobs], dtype=np.int64)
         samples = cohort.column(cohort.samples(), world.pool.dtype)
-        facts = {"client": {"samples": samples, "steps": cohort.column(cohort.steps(), world.pool.dtype)}}
+        decayed = [world.work.lr_decay**self.round] * len(jobs)
+        facts = {
+            "client": {
+                "samples": samples,
+                "steps": cohort.column(cohort.steps(), world.pool.dtype),
+                "key": cohort.keys(),
+                "decay": cohort.column(decayed, world.pool.dtype),
+            }
+        }
 
         def work(fold: Fold, states: Sequence[State]) -> tuple[State, State]:
             swept, fact, message, memory = states
             solver = numbers.join(world.solver, swept["solver"])
+            if world.work.lr_decay != 1:
+                solver = numbers.replace(solver, {"lr": solver.lr * fact["client"]["decay"]})
             client = Client(
                 task=world.task,
                 solver=solver,
@@ -169,6 +179,9 @@ class Exchange:
                 steps=fact["client"]["steps"],
                 epochs=world.work.epochs or 0,
                 fold=fold,
+                key=fact["client"]["key"],
+                peer=world.graph,
+                clip=world.work.clip,
             )
             return self.phase(swept).local(client, message, memory)
 

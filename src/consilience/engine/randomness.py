@@ -28,6 +28,8 @@ class Purpose(IntEnum):
     TRAINING = 5
     DATA_PASS = 6
     TOPOLOGY = 7
+    STRAGGLING = 8
+    MESSAGE = 9
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -13,7 +13,7 @@ import torch
 from consilience import numbers, tree
 from consilience.algorithm import Algorithm
 from consilience.engine.batches import Floats, IntArray
-from consilience.engine.evaluation import score_on_own_data, score_on_test
+from consilience.engine.evaluation import Scores, score_on_own_data, score_on_test
 from consilience.engine.exchange import Cast, Exchange, Report, cohort_of, everyone, phase_of, setup_of
 from consilience.engine.store import Store
 from consilience.engine.traffic import Traffic
@@ -156,18 +156,19 @@ class Simulation:
             return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
         return [(r, 0) for r in range(len(self.world.replicas))]
 
-    def models(self, rows: list[tuple[int, int]]) -> State:
-        """The models of some (replica, client) pairs, stacked."""
+    def models(self, rows: list[tuple[int, int]], *, own: bool = False) -> State:
+        """The models of some (replica, client) pairs, stacked; `own`: those of personalised clients."""
         replicas, clients = (
             torch.tensor(column, device=self.world.device) for column in zip(*rows, strict=True)
         )
         hubs = tree.map_leaves(lambda v: v[replicas, clients] if self.world.graph else v[replicas], self.hub)
         memory: State = {}
-        if self.algorithm.personal:
+        if self.algorithm.personal or own:
             memory = self.store.load([r * self.world.population + client for r, client in rows])
 
         def model(swept: State, hub: State, memory: State) -> State:
-            return self._whole(swept).model(hub, memory)
+            whole = self._whole(swept)
+            return whole.personal_model(hub, memory) if own else whole.model(hub, memory)
 
         return self.world.executor.map(model, (0, 0, 0), self.world.numbers_of(replicas), hubs, memory)
 
@@ -182,18 +183,37 @@ class Simulation:
                 models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
                 trained = self._spread("trained_", trained_rows, lambda c: tree.index(models, sound[c]))
                 scores = [{**before, **after} for before, after in zip(scores, trained, strict=True)]
+        if self.algorithm.personalised:
+            personal = self._personal()
+            scores = [{**common, **own} for common, own in zip(scores, personal, strict=True)]
         return scores
+
+    def _personal(self) -> list[dict[str, float]]:
+        """By replica, how well clients' own models do on their own data."""
+        rows = self._everyone()
+        found = [
+            score_on_own_data(self.world, self.models(rows[chunk], own=True), rows[chunk])
+            for chunk in _chunks(len(rows))
+        ]
+        return self._summaries("personal_", rows, found, many=True)
+
+    def _everyone(self) -> list[tuple[int, int]]:
+        """(replica, client) of all clients that have data."""
+        return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
 
     def _spread(
         self, prefix: str, rows: list[tuple[int, int]], models: Callable[[slice], State]
     ) -> list[dict[str, float]]:
         """Mean scores by replica and, where there are many models, their spread; some models at a time."""
-        chunks = [slice(start, start + MODELS_AT_A_TIME) for start in range(0, len(rows), MODELS_AT_A_TIME)]
-        found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in chunks]
+        found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
+        return self._summaries(prefix, rows, found, many=self.world.graph or self.algorithm.personal)
+
+    def _summaries(
+        self, prefix: str, rows: list[tuple[int, int]], found: list[Scores], *, many: bool
+    ) -> list[dict[str, float]]:
         accuracy = np.concatenate([np.zeros(0), *(scores.accuracy for scores in found)])
         loss = np.concatenate([np.zeros(0), *(scores.loss for scores in found)])
         owner = np.array([replica for replica, _ in rows])
-        many = self.world.graph or self.algorithm.personal
         return [
             _summary(prefix, accuracy[owner == r], loss[owner == r], many)
             for r in range(len(self.world.replicas))
@@ -201,14 +221,19 @@ class Simulation:
 
     def clients(self) -> list[dict[str, float | int]]:
         """Every client's result: on its own data and, where it has a model of its own, on the test set."""
-        everyone = [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
+        everyone = self._everyone()
         results: list[dict[str, float | int]] = []
-        for start in range(0, len(everyone), MODELS_AT_A_TIME):
-            some = everyone[start : start + MODELS_AT_A_TIME]
+        for chunk in _chunks(len(everyone)):
+            some = everyone[chunk]
             models = self.models(some)
             own = score_on_own_data(self.world, models, some)
             alone = self.world.graph or self.algorithm.personal
             test = score_on_test(self.world, models, some) if alone else None
+            personal = (
+                score_on_own_data(self.world, self.models(some, own=True), some)
+                if self.algorithm.personalised
+                else None
+            )
             for i, (replica, client) in enumerate(some):
                 result: dict[str, float | int] = {
                     "replica": replica,
@@ -219,6 +244,11 @@ class Simulation:
                 }
                 if test is not None:
                     result |= {"test_accuracy": float(test.accuracy[i]), "test_loss": float(test.loss[i])}
+                if personal is not None:
+                    result |= {
+                        "personal_accuracy": float(personal.accuracy[i]),
+                        "personal_loss": float(personal.loss[i]),
+                    }
                 results.append(result)
         return results
 
@@ -237,6 +267,11 @@ class Simulation:
             for group, params in self.hub.items()
         }
         self.store.restore(snapshot)
+
+
+def _chunks(count: int) -> list[slice]:
+    """Some models at a time."""
+    return [slice(start, start + MODELS_AT_A_TIME) for start in range(0, count, MODELS_AT_A_TIME)]
 
 
 def _jobs_of(report: Report, replica: int) -> list[int]:

@@ -37,6 +37,9 @@ class Objective:
     """
 
     name: ClassVar[str] = "plain"
+    gradients_first: ClassVar[bool] = False
+    """Whether each round begins with an exchange of gradients at the hub's model: a client then finds the
+    mean in `down["gradient"]` and its own in `memory["gradient"]`."""
     early_stop: EarlyStop = field(default="never", kw_only=True)
 
     def init_hub(self, model: State) -> State:
@@ -51,9 +54,17 @@ class Objective:
         """What a hub sends beside the model."""
         return {}
 
+    def prepare(self, client: Client) -> Client:
+        """The client that trains, e.g. one with another learning rate."""
+        return client
+
     def context(self, client: Client, down: State, memory: State) -> State:
-        """The tensors that `penalty` and `correct` need."""
+        """The tensors that `start`, `penalty` and `correct` need."""
         return {}
+
+    def start(self, down: State, context: State) -> State:
+        """The model from which training starts."""
+        return down
 
     def fit(self, task: Task, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of every row, [batch]."""
@@ -68,7 +79,7 @@ class Objective:
         return grads
 
     def finish(self, client: Client, down: State, trained: Trained, memory: State) -> tuple[State, State]:
-        """After training: what to add to the upload, and what to keep in memory."""
+        """After training: what to send beside the model (or in place of a group of it), what to remember."""
         return {}, {}
 
     def absorb(self, hub: State, inbox: Inbox) -> State:
@@ -85,4 +96,8 @@ class Objective:
             return "early stopping needs held-out data: set partition.holdout, e.g. 0.2"
         if self.early_stop != "never" and setting.epochs is None:
             return "early stopping works epoch by epoch: set local.epochs instead of local.steps"
+        if self.early_stop != "never" and setting.stragglers:
+            return "early stopping and local.stragglers both decide how long a client trains: choose one"
+        if self.gradients_first and setting.graph:
+            return "neighbours' gradients belong to other models, so it is not defined on a graph"
         return None

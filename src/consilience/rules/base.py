@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from torch import Tensor
+
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ class Rule(ABC):
     def evidence(self, client: Client, model: State, memory: State) -> tuple[State, State]:
         """After training: what to add to the upload, and what to keep in memory."""
         return {}, {}
+
+    def shares(self, inbox: Inbox) -> Tensor:
+        """[messages] the weights of what this rule has no evidence about; they sum to 1."""
+        return inbox.weights
 
     @abstractmethod
     def merge(self, old: Params, inbox: Inbox) -> Params:

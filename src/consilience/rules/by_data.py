@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
+from torch import Tensor
+
 from consilience.rules.base import Rule
 from consilience.types import Params
 
@@ -22,5 +24,8 @@ class ByData(Rule):
     name: ClassVar[str] = "by_data"
     weighting: Weighting = "samples"
 
+    def shares(self, inbox: Inbox) -> Tensor:
+        return inbox.weights if self.weighting == "samples" else inbox.uniform
+
     def merge(self, old: Params, inbox: Inbox) -> Params:
-        return inbox.mean("params", inbox.weights if self.weighting == "samples" else inbox.uniform)
+        return inbox.mean("params", self.shares(inbox))

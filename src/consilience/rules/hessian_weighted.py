@@ -96,10 +96,13 @@ class HessianWeighted(Rule):
         trend = {name: torch.where(rounds == 0, diagonal[name], later[name]) for name in names}
         return {"importance": trend}, {"importance": trend, "importance_clock": {"rounds": rounds + 1}}
 
-    def merge(self, old: Params, inbox: Inbox) -> Params:
-        shares = inbox.weights if self.weighting == "samples" else inbox.uniform
+    def shares(self, inbox: Inbox) -> Tensor:
         if not self.include_self and inbox.own is not None:
-            shares = _without_self(inbox, self.weighting)
+            return _without_self(inbox, self.weighting)
+        return inbox.weights if self.weighting == "samples" else inbox.uniform
+
+    def merge(self, old: Params, inbox: Inbox) -> Params:
+        shares = self.shares(inbox)
         importance = inbox["importance"]
         values = {name: inbox["params"][name] for name in importance}
         return {**inbox.mean("params", shares), **_FORMS[self.form](values, importance, shares)}

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Setting
+    from consilience.algorithm import Inbox, Setting
+    from consilience.objectives.base import Objective
+    from consilience.rules.base import Rule
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,23 @@ class ServerStep:
         """State that a hub keeps for this step."""
         return {}
 
-    def apply(self, old: Params, merged: Params, hub: State) -> tuple[Params, State]:
-        """The hub's new parameters and the new state of this step."""
+    def apply(self, hub: State, merged: Params, inbox: Inbox) -> tuple[Params, State]:
+        """The hub's new parameters and the new state of this step.
+
+        Args:
+            hub: Its state; the parameters are the old ones, what the objective keeps there is already new.
+            merged: What the rule made of the uploads.
+            inbox: The uploads, with the rule's shares as weights.
+        """
         return merged, {}
+
+    def evaluated(self, hub: State) -> Params:
+        """The parameters that are evaluated."""
+        return hub["params"]
+
+    def refuse_parts(self, objective: Objective, rule: Rule) -> str | None:
+        """Why this step makes no sense with an objective or a rule, or None."""
+        return None
 
     def refuse(self, setting: Setting) -> str | None:
         """Why this step cannot work in a setting, or None."""

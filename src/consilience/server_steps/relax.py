@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from consilience import tree
 from consilience.server_steps.base import ServerStep
 from consilience.solver import check_non_negative
 from consilience.types import Params, State
+
+if TYPE_CHECKING:
+    from consilience.algorithm import Inbox
 
 
 @final
@@ -22,7 +25,8 @@ class Relax(ServerStep):
     def __post_init__(self) -> None:
         check_non_negative(self, "lr")
 
-    def apply(self, old: Params, merged: Params, hub: State) -> tuple[Params, State]:
+    def apply(self, hub: State, merged: Params, inbox: Inbox) -> tuple[Params, State]:
         if isinstance(self.lr, float | int) and self.lr == 1:
             return merged, {}
+        old = hub["params"]
         return tree.axpy(self.lr, tree.sub(merged, old), old), {}
