@@ -33,6 +33,9 @@ class Inbox:
     """A node's own message; None at a server."""
     population: Tensor
     """0-d, how many clients have data, heard or not."""
+    mixing: Tensor | None = None
+    """[messages] a node's Metropolis-Hastings weights: with those of all nodes, a symmetric matrix whose rows
+    sum to 1. What was not heard counts for the node itself. None at a server."""
 
     def __getitem__(self, group: str) -> Params:
         return self.messages[group]

@@ -116,13 +116,20 @@ def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar=
 
 
 @app.command()
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List the methods: paper, parameters, what they send, where they run."""
+def methods(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/methods.md.")] = False,
+) -> None:
+    """List the methods by family, and the parts of which others can be composed."""
     from consilience.display import console
-    from consilience.listings import list_methods, method_table
+    from consilience.listings import list_methods, method_table, methods_page
 
-    entries = list_methods()
-    print(json.dumps(entries, indent=2)) if as_json else console().print(method_table(entries))
+    if markdown:
+        print(methods_page(), end="")
+    elif as_json:
+        print(json.dumps(list_methods(), indent=2))
+    else:
+        console().print(method_table(list_methods()))
 
 
 @app.command()
@@ -150,6 +157,15 @@ def partition(file: ConfigFile, overrides: Overrides = None) -> None:
     from consilience.display import show_partitions
 
     show_partitions(load_config(file, overrides or []))
+
+
+@app.command()
+def topology(file: ConfigFile, overrides: Overrides = None) -> None:
+    """Show the graphs on which peers hear each other, and draw them."""
+    from consilience.config import load_config
+    from consilience.display import show_topologies
+
+    show_topologies(load_config(file, overrides or []))
 
 
 @app.command()

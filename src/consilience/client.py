@@ -221,8 +221,7 @@ class TrainStep(Step):
             tally = tree.scale(extras["running"]["yes"].to(rows.dtype), tally)
         grads = objective.correct(grads, extras)
         if self.clip is not None:
-            norm = tree.sq_norm(grads).sqrt()
-            grads = tree.scale(self.clip / norm.clamp(min=self.clip), grads)
+            grads = tree.shorten(grads, self.clip)
         return {"grads": grads, "buffers": buffers, "tally": tally}
 
     def advance(self, carry: State, found: State, extras: State) -> State:

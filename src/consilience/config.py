@@ -28,6 +28,7 @@ from consilience.data.partitioners import PARTITIONERS
 from consilience.data.sources import SOURCES
 from consilience.engine.build import ExecutorName, resolve_executor
 from consilience.engine.determinism import Precision
+from consilience.engine.network import Network
 from consilience.errors import UserError, unknown
 from consilience.methods import MethodChoice, method_schema, read_method
 from consilience.models import MODELS, ModelSpec
@@ -150,6 +151,7 @@ class EvaluateSection(_Section):
 
     every: int = Field(1, ge=1, description="Rounds between evaluations; the last round is always evaluated.")
     clients: bool = Field(True, description="Whether every client is evaluated on its own data at the end.")
+    nodes: bool = Field(True, description="Whether metrics have lists over the nodes of a graph.")
     trained: bool = Field(
         True,
         description="Whether peers are also evaluated after training, before they hear their neighbours.",
@@ -160,6 +162,26 @@ class CheckpointSection(_Section):
     """When the state is saved."""
 
     every: int = Field(10, ge=1, description="Rounds between checkpoints.")
+
+
+class NetworkSection(_Section):
+    """How a graph of peers behaves over time; by default it stays as it is and everything arrives."""
+
+    redraw_every: int | None = Field(None, ge=1, description="Rounds after which a random graph changes.")
+    loss: float = Field(0.0, ge=0, lt=1, description="How likely a message gets lost on a link.")
+    leave: float = Field(0.0, ge=0, lt=1, description="How likely a node leaves before a round.")
+    come_back: float = Field(0.5, gt=0, le=1, description="How likely a node that is away comes back.")
+    returning: Literal["old", "fresh"] = Field("old", description="The model with which it comes back.")
+    wake: float | tuple[float, float] = Field(
+        1.0, description="How likely a node is awake in a round; two numbers: each node has a rate between."
+    )
+    staleness: int | None = Field(None, ge=0, description="Rounds after which a message is too old.")
+
+    def network(self) -> Network:
+        """What the engine takes."""
+        wake = self.wake if isinstance(self.wake, tuple) else (self.wake, self.wake)
+        fresh = self.returning == "fresh"
+        return Network(self.redraw_every, self.loss, self.leave, self.come_back, fresh, wake, self.staleness)
 
 
 def _named(value: Any) -> Any:
@@ -198,6 +220,7 @@ class Config(_Section):
         1.0, description="A fraction (1.0: everybody) or a count of clients a round."
     )
     failure_rate: float = Field(0.0, ge=0, le=1, description="How likely a client's upload never arrives.")
+    network: NetworkSection = Field(default_factory=NetworkSection)
     rounds: int = Field(20, ge=1)
     local: LocalSection = Field(default_factory=lambda: LocalSection(epochs=1))
     solver: SolverField = Field(default_factory=lambda: _read_solver(DEFAULT_PARTS["solver"]))

@@ -15,10 +15,14 @@ from rich.table import Column, Table
 from consilience.config import Config
 from consilience.data import load
 from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
+from consilience.engine.randomness import Purpose, generator
+from consilience.errors import UserError
 from consilience.experiment import Arm, Listener, Result, split
 from consilience.report.bubbles import bubble_plot
+from consilience.report.graphs import graph_plot, graph_statistics
 from consilience.report.table import comparison_table, human_bytes
 from consilience.run_folder import PLOT
+from consilience.topology import Adjacency
 
 
 def console() -> Console:
@@ -162,3 +166,56 @@ def show_partitions(config: Config) -> None:
         title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
         bubble_plot(class_counts(labels, first.shards, dataset.classes), path, title)
         print(f"plot: {path}")
+
+
+def show_topologies(config: Config) -> None:
+    """The graph of every setting and seed: measures of its shape; the first seed's is drawn."""
+    settings = [(setting, one, graphs) for setting, one in config.settings() if (graphs := _graphs(one))]
+    if not settings:
+        raise UserError(
+            f"{config.name} has no graph to show: its topology is a star; set another, e.g. topology=ring"
+        )
+    screen = console()
+    for setting, one, graphs in settings:
+        table = Table(title=f"{setting}: {one.topology.name}, {one.population} nodes")
+        for column in (
+            "seed",
+            "edges",
+            "smallest degree",
+            "mean degree",
+            "largest degree",
+            "components",
+            "diameter",
+            "spectral gap",
+            "clustering",
+        ):
+            table.add_column(column, justify="right")
+        for seed, graph in graphs.items():
+            found = graph_statistics(graph)
+            table.add_row(
+                str(seed),
+                str(found.edges),
+                str(found.degree_min),
+                f"{found.degree_mean:.2f}",
+                str(found.degree_max),
+                str(found.components),
+                str(found.diameter),
+                f"{found.spectral_gap:.4f}",
+                f"{found.clustering:.3f}",
+            )
+        screen.print(table)
+        first = one.seeds[0]
+        sizes = [len(rows) for rows in split(one, one.data.own or load(one.data.name))[first].shards]
+        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-topology.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        graph_plot(graphs[first], sizes, path, f"{one.topology.name}, {one.data.name}, seed {first}")
+        print(f"plot: {path}")
+
+
+def _graphs(config: Config) -> dict[int, Adjacency]:
+    """By seed, the graph that a run uses; none for a star."""
+    drawn = {
+        seed: config.topology.adjacency(config.population, generator(seed, Purpose.TOPOLOGY))
+        for seed in config.seeds
+    }
+    return {seed: graph for seed, graph in drawn.items() if graph is not None}

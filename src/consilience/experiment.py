@@ -161,6 +161,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         work=LocalWork(**config.local.model_dump()),
         participation=config.participants,
         failure_rate=config.failure_rate,
+        network=config.network.network(),
         normalize=config.data.normalize,
         executor=config.executor,
         lanes=config.lanes,
@@ -304,8 +305,14 @@ def _line(arm: Arm, record: Record) -> dict[str, Any]:
             "samples": record.samples,
             "seconds": round(record.seconds / len(arm.variants), 6),  # a variant's share
             "dropped": list(record.dropped),
+            **({"nodes": _rounded(record.nodes)} if record.nodes and arm.config.evaluate.nodes else {}),
         }
     )
+
+
+def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """To six digits: thousands of lines have such lists."""
+    return {name: [float(f"{value:.6g}") for value in values] for name, values in nodes.items()}
 
 
 def _client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:

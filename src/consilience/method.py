@@ -31,6 +31,9 @@ class Parts:
         reason = self.objective.refuse_rule(self.rule)
         if reason:
             raise UserError(f"{self.objective.name} with {self.rule.name}: {reason}")
+        reason = self.rule.refuse_objective(self.objective)
+        if reason:
+            raise UserError(f"{self.rule.name} with {self.objective.name}: {reason}")
         reason = self.server.refuse_parts(self.objective, self.rule)
         if reason:
             raise UserError(f"{self.server.name} with {self.objective.name} and {self.rule.name}: {reason}")
@@ -45,6 +48,11 @@ class Method(Algorithm):
 
     def __post_init__(self) -> None:
         self.parts()  # the parts check their numbers
+
+    @property
+    def cached(self) -> frozenset[str]:  # type: ignore[override]
+        """What hubs work out."""
+        return self.parts().objective.rebuilt()
 
     def init_hub(self, model: State) -> State:
         parts = self.parts()
@@ -67,7 +75,7 @@ class Method(Algorithm):
         context = objective.context(client, down, memory)
         trained = client.train(objective.start(down, context), objective, context)
         extra, kept = objective.finish(client, down, trained, memory)
-        evidence, accumulated = rule.evidence(client, trained.model, memory)
+        evidence, accumulated = rule.evidence(replace(client, steps=trained.steps), trained.model, memory)
         return {**trained.model, **tree.join(extra, evidence)}, {**memory, **kept, **accumulated}
 
     def combine(self, hub: State, inbox: Inbox) -> State:

@@ -12,6 +12,7 @@ from consilience.errors import UserError, unknown
 from consilience.method import Composed
 from consilience.parts import Sweep, part_schema, read_sweep, write_part
 from consilience.registry import ALIASES, METHODS, OBJECTIVES, RULES, SERVER_STEPS, TRANSFORMS
+from consilience.transforms.base import Transformed
 from consilience.transforms.until import Until
 
 _SLOTS: dict[str, Mapping[str, type[Any]]] = {"objective": OBJECTIVES, "rule": RULES, "server": SERVER_STEPS}
@@ -97,15 +98,32 @@ def _followed(choice: MethodChoice, value: object, label: str | None) -> MethodC
 
 def _object(algorithm: Algorithm) -> MethodChoice:
     """An object is the same as its entry in a file, where it can have one."""
-    if isinstance(algorithm, Composed):
-        slots = {slot: getattr(algorithm, slot) for slot in _SLOTS}
-        if all(_SLOTS[slot].get(part.name) is type(part) for slot, part in slots.items()):
-            return _composition({slot: write_part(part) for slot, part in slots.items()}, None)
-    elif METHODS.get(algorithm.name) is type(algorithm):
-        return _named(write_part(algorithm), None)
+    entry = _entry(algorithm)
+    if entry is not None:
+        return read_method(entry)
     label = _label(algorithm.name, algorithm, {})
     sweep: Sweep[Algorithm] = Sweep((algorithm,), ("",), {**write_part(algorithm), "label": label})
     return MethodChoice(label, sweep, None, on_graph=False)
+
+
+def _entry(algorithm: Algorithm) -> dict[str, object] | None:
+    """What stands for an object in a file; None where nothing does."""
+    if isinstance(algorithm, Composed):
+        slots = {slot: getattr(algorithm, slot) for slot in _SLOTS}
+        known = all(_SLOTS[slot].get(part.name) is type(part) for slot, part in slots.items())
+        return {slot: write_part(part) for slot, part in slots.items()} if known else None
+    if isinstance(algorithm, Transformed):
+        inner, transform = _entry(algorithm.inner), algorithm.transform
+        if inner is None or "then" in inner or TRANSFORMS.get(transform.name) is not type(transform):
+            return None
+        before = cast("list[object]", inner.get("transforms", []))
+        return {**inner, "transforms": [*before, write_part(transform)]}
+    if isinstance(algorithm, Until):
+        first, then = _entry(algorithm.first), _entry(algorithm.then)
+        if first is None or then is None or "then" in first:
+            return None
+        return {**first, "then": {"method": then, "after": algorithm.rounds}}
+    return write_part(algorithm) if METHODS.get(algorithm.name) is type(algorithm) else None
 
 
 def _named(options: dict[str, object], label: str | None) -> MethodChoice:

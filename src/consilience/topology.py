@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, final
+from xml.etree.ElementTree import ParseError
 
 import networkx as nx
 import numpy as np
@@ -12,6 +17,7 @@ import numpy as np
 from consilience.errors import UserError
 
 Adjacency = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Weights = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 REDRAWS = 1000
 """How often a random graph is drawn again before it is said that it will not be connected."""
@@ -23,6 +29,8 @@ class Topology(ABC):
     name: ClassVar[str]
     nodes: int | None
     """How many nodes; None: as many as there are clients."""
+    allow_disconnected: bool = False
+    """Whether the graph may fall apart; else it is drawn again or refused."""
 
     @abstractmethod
     def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int] | None:
@@ -33,10 +41,26 @@ class Topology(ABC):
         graph = self.graph(nodes, random)
         if graph is None:
             return None
-        if nodes > 1 and not nx.is_connected(graph):
-            raise UserError(f"the {self.name} graph on {nodes} nodes is not connected")
+        if not self.allow_disconnected and not nx.is_connected(graph):
+            sizes = sorted(map(len, nx.connected_components(graph)), reverse=True)
+            shown = ", ".join([*map(str, sizes[:5]), *(["..."] if len(sizes) > 5 else [])])
+            raise UserError(
+                f"the {self.name} graph on {nodes} nodes is not connected, it has {len(sizes)} components "
+                f"(of {shown} nodes); set allow_disconnected: true if it should be so"
+            )
         matrix: Adjacency = nx.to_numpy_array(graph, nodelist=range(nodes)) > 0
         return matrix
+
+
+def metropolis(adjacency: Adjacency) -> Weights:
+    """[nodes, nodes] the Metropolis-Hastings weights of a graph: symmetric, and doubly stochastic.
+
+    Neighbours of degrees d_i and d_j weigh each other by 1 / (1 + max(d_i, d_j)); the rest is a node's own.
+    """
+    degrees = adjacency.sum(1)
+    weights: Weights = adjacency / (1.0 + np.maximum.outer(degrees, degrees))
+    np.fill_diagonal(weights, 1 - weights.sum(1))
+    return weights
 
 
 @final
@@ -51,9 +75,43 @@ class Star(Topology):
         return None
 
 
+@dataclass(frozen=True)
+class Graph(Topology):
+    """A graph of peers, without a server."""
+
+    allow_disconnected: bool = field(default=False, kw_only=True)
+
+    @abstractmethod
+    def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        """A graph on 0..nodes-1."""
+
+
+@dataclass(frozen=True)
+class RandomGraph(Graph):
+    """A graph that is drawn again until it is connected, unless it need not be."""
+
+    def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        for _ in range(REDRAWS):
+            graph = self.draw(nodes, random)
+            if self.allow_disconnected or nx.is_connected(graph):
+                return graph
+        options, hint = self.why(nodes)
+        raise UserError(
+            f"{self.name}: none of {REDRAWS} graphs with {nodes} nodes and {options} was connected; {hint}"
+        )
+
+    @abstractmethod
+    def draw(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        """A graph on 0..nodes-1, connected or not."""
+
+    @abstractmethod
+    def why(self, nodes: int) -> tuple[str, str]:
+        """Why graphs are not connected: with which options, and with which they usually are."""
+
+
 @final
 @dataclass(frozen=True)
-class Complete(Topology):
+class Complete(Graph):
     """Everybody hears everybody."""
 
     name: ClassVar[str] = "complete"
@@ -66,7 +124,7 @@ class Complete(Topology):
 
 @final
 @dataclass(frozen=True)
-class Ring(Topology):
+class Ring(Graph):
     """Every node hears two others."""
 
     name: ClassVar[str] = "ring"
@@ -79,7 +137,7 @@ class Ring(Topology):
 
 @final
 @dataclass(frozen=True)
-class Line(Topology):
+class Line(Graph):
     """A ring cut open."""
 
     name: ClassVar[str] = "line"
@@ -92,7 +150,54 @@ class Line(Topology):
 
 @final
 @dataclass(frozen=True)
-class ErdosRenyi(Topology):
+class StarGraph(Graph):
+    """A star of peers, without a server: node 0 hears all others, they hear only it."""
+
+    name: ClassVar[str] = "star_graph"
+    nodes: int | None = None
+
+    def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        graph: nx.Graph[int] = nx.star_graph(nodes - 1)
+        return graph
+
+
+@final
+@dataclass(frozen=True)
+class Grid(Graph):
+    """A rectangle in which every node hears those beside, above and below it.
+
+    Args:
+        rows: How many; by default those of the rectangle nearest to a square.
+        periodic: Whether opposite sides are joined, as on a torus.
+        nodes: How many; None: as many as there are clients.
+    """
+
+    name: ClassVar[str] = "grid"
+    rows: int | None = None
+    periodic: bool = False
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 1:
+            raise UserError(f"grid: rows must be at least 1, not {self.rows}")
+
+    def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        rows = self.rows or max(count for count in range(1, math.isqrt(nodes) + 1) if nodes % count == 0)
+        if nodes % rows:
+            raise UserError(f"grid: {nodes} nodes do not make {rows} rows of the same length")
+        if self.rows is None and rows == 1 and nodes > 3:
+            raise UserError(
+                f"grid: {nodes} nodes make no rectangle, as {nodes} is prime; "
+                f"take {nodes - 1} or {nodes + 1}, or set rows: 1"
+            )
+        places = nx.grid_2d_graph(rows, nodes // rows, periodic=self.periodic)
+        graph: nx.Graph[int] = nx.convert_node_labels_to_integers(places)
+        return graph
+
+
+@final
+@dataclass(frozen=True)
+class ErdosRenyi(RandomGraph):
     """Every edge with probability p, drawn again until connected."""
 
     name: ClassVar[str] = "erdos_renyi"
@@ -103,21 +208,17 @@ class ErdosRenyi(Topology):
         if not 0 < self.p <= 1:
             raise UserError(f"erdos_renyi: p must be in (0, 1], not {self.p}")
 
-    def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
-        for _ in range(REDRAWS):
-            graph: nx.Graph[int] = nx.gnp_random_graph(nodes, self.p, seed=random)
-            if nodes == 1 or nx.is_connected(graph):
-                return graph
-        threshold = np.log(nodes) / nodes
-        raise UserError(
-            f"erdos_renyi: none of {REDRAWS} graphs with {nodes} nodes and p = {self.p} was connected; "
-            f"p above {threshold:.2g} usually is"
-        )
+    def draw(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        graph: nx.Graph[int] = nx.gnp_random_graph(nodes, self.p, seed=random)
+        return graph
+
+    def why(self, nodes: int) -> tuple[str, str]:
+        return f"p = {self.p}", f"p above {math.log(nodes) / nodes:.2g} usually is"
 
 
 @final
 @dataclass(frozen=True)
-class BarabasiAlbert(Topology):
+class BarabasiAlbert(Graph):
     """Every new node attaches to m old ones, preferably well connected ones."""
 
     name: ClassVar[str] = "barabasi_albert"
@@ -133,6 +234,209 @@ class BarabasiAlbert(Topology):
         return graph
 
 
+@final
+@dataclass(frozen=True)
+class WattsStrogatz(RandomGraph):
+    """A small world: a ring of k nearest neighbours, where every edge is rewired with probability p."""
+
+    name: ClassVar[str] = "watts_strogatz"
+    k: int = 4
+    p: float = 0.1
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.k < 2 or self.k % 2:
+            raise UserError(f"watts_strogatz: k must be even and at least 2, not {self.k}")
+        if not 0 <= self.p <= 1:
+            raise UserError(f"watts_strogatz: p must be in [0, 1], not {self.p}")
+
+    def draw(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        if self.k >= nodes:
+            raise UserError(f"watts_strogatz: k must be below the {nodes} nodes, not {self.k}")
+        graph: nx.Graph[int] = nx.watts_strogatz_graph(nodes, self.k, self.p, seed=random)
+        return graph
+
+    def why(self, nodes: int) -> tuple[str, str]:
+        return f"k = {self.k} and p = {self.p}", "with a higher k they usually are"
+
+
+@final
+@dataclass(frozen=True)
+class RandomRegular(RandomGraph):
+    """Every node hears the same number of others, drawn at random."""
+
+    name: ClassVar[str] = "random_regular"
+    degree: int = 4
+    nodes: int | None = None
+
+    def draw(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        if not 1 <= self.degree < nodes:
+            raise UserError(
+                f"random_regular: degree must be from 1 to {nodes - 1} for {nodes} nodes, not {self.degree}"
+            )
+        if nodes * self.degree % 2:
+            raise UserError(
+                f"random_regular: {nodes} nodes of degree {self.degree} have {nodes * self.degree} ends of "
+                "edges, an odd number; change one of both by 1"
+            )
+        graph: nx.Graph[int] = nx.random_regular_graph(self.degree, nodes, seed=random)
+        return graph
+
+    def why(self, nodes: int) -> tuple[str, str]:
+        return f"degree = {self.degree}", "with a higher degree they usually are"
+
+
+@final
+@dataclass(frozen=True)
+class FromFile(Graph):
+    """A graph in a file: a list of edges, GraphML, or adjacency as JSON.
+
+    Nodes are numbered in the order of their names, whole numbers first and numerically.
+
+    Args:
+        path: Ends in .edges, .txt or .csv (a pair of names a line, # before comments), .graphml, or .json
+            ({"0": [1, 2], ...}, or what networkx's adjacency_data gives).
+        nodes: As many as the file holds.
+    """
+
+    name: ClassVar[str] = "file"
+    path: str = ""
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.path:  # a part without its options can be listed, but not used
+            held = len(_read_graph(Path(self.path)))
+            if self.nodes not in (None, held):
+                raise UserError(f"topology file: {self.path} holds {held} nodes, not {self.nodes}")
+            object.__setattr__(self, "nodes", held)
+
+    def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        if not self.path:
+            raise UserError("topology file: a path is missing, e.g. {name: file, path: graph.edges}")
+        named = _read_graph(Path(self.path))
+        if len(named) != nodes:
+            raise UserError(f"topology file: {self.path} holds {len(named)} nodes, not {nodes}")
+        numbers = {name: number for number, name in enumerate(sorted(named, key=_order))}
+        graph: nx.Graph[int] = nx.empty_graph(nodes)
+        graph.add_edges_from((numbers[one], numbers[other]) for one, other in named.edges)
+        return graph
+
+
+def _order(name: str) -> tuple[bool, int, str]:
+    """Whole numbers come first, by their value."""
+    number = name.removeprefix("-").isdecimal()
+    return not number, int(name) if number else 0, name
+
+
+def _read_graph(path: Path) -> nx.Graph[str]:
+    """The graph in a file, without self-loops."""
+    readers = {
+        ".edges": _read_edges,
+        ".txt": _read_edges,
+        ".csv": _read_edges,
+        ".graphml": _read_graphml,
+        ".json": _read_json,
+    }
+    if path.suffix not in readers:
+        raise UserError(f"topology file: {path} does not end in any of {', '.join(readers)}")
+    try:
+        graph = readers[path.suffix](path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"topology file: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"topology file: {path} is not text in UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"topology file: {path}: {' '.join(str(error).split())}") from None
+    if not len(graph):
+        raise UserError(f"topology file: {path} holds no nodes")
+    graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+    return graph
+
+
+def _read_edges(text: str) -> nx.Graph[str]:
+    graph: nx.Graph[str] = nx.Graph()
+    for number, line in enumerate(text.splitlines(), 1):
+        pair = line.partition("#")[0].strip()
+        names = [name.strip() for name in pair.split(",")] if "," in pair else pair.split()
+        if not names:
+            continue
+        if len(names) != 2 or not all(names):
+            raise ValueError(f"line {number} is no pair of nodes: {pair!r:.60}")
+        graph.add_edge(*names)
+    return graph
+
+
+def _read_graphml(text: str) -> nx.Graph[str]:
+    try:
+        graph = nx.parse_graphml(text)
+    except (ParseError, nx.NetworkXException, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"not valid GraphML ({error})") from None
+    if graph.is_directed():
+        raise ValueError("the graph is directed; peers hear each other, so make it undirected")
+    return nx.Graph(graph)  # of parallel edges one is left
+
+
+def _read_json(text: str) -> nx.Graph[str]:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not valid JSON ({error})") from None
+    heard = {name: set(neighbours) for name, neighbours in _neighbours(data).items()}
+    for name, neighbours in heard.items():
+        for other in sorted(neighbours):
+            if name not in heard.get(other, ()):
+                raise ValueError(
+                    f"{name!r:.40} lists {other!r:.40} but not the other way round; the graph is directed, "
+                    "make it undirected"
+                )
+    graph: nx.Graph[str] = nx.Graph()
+    graph.add_nodes_from(heard)
+    graph.add_edges_from((name, other) for name, neighbours in heard.items() for other in neighbours)
+    return graph
+
+
+def _neighbours(data: Any) -> Mapping[str, list[str]]:
+    """By node, whom it hears: from a plain mapping, or from networkx's adjacency_data."""
+    match data:
+        case {"directed": True, "adjacency": list()}:
+            raise ValueError("the graph is directed; peers hear each other, so make it undirected")
+        case {"nodes": list(nodes), "adjacency": list(rows)} if len(nodes) == len(rows):
+            lists = {_identifier(node): row for node, row in zip(nodes, rows, strict=True)}
+            return {name: [_identifier(other) for other in _list(name, row)] for name, row in lists.items()}
+        case dict():
+            return {name: [_name(other) for other in _list(name, row)] for name, row in data.items()}
+    raise ValueError('expected {"0": [1, 2], ...}, the neighbours of every node')
+
+
+def _identifier(node: Any) -> str:
+    return _name(node.get("id") if isinstance(node, dict) else None)
+
+
+def _list(name: str, row: Any) -> list[Any]:
+    if not isinstance(row, list):
+        raise ValueError(f"the neighbours of {name!r:.40} are no list: {row!r:.40}")
+    return row
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"a node's name must be a number or text, not {value!r:.40}")
+    return str(value)
+
+
 TOPOLOGIES: dict[str, type[Topology]] = {
-    kind.name: kind for kind in (Star, Complete, Ring, Line, ErdosRenyi, BarabasiAlbert)
+    kind.name: kind
+    for kind in (
+        Star,
+        Complete,
+        Ring,
+        Line,
+        StarGraph,
+        Grid,
+        ErdosRenyi,
+        BarabasiAlbert,
+        WattsStrogatz,
+        RandomRegular,
+        FromFile,
+    )
 }

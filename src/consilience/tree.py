@@ -55,6 +55,11 @@ def sq_norm(params: Params) -> Tensor:
     return dot(params, params)
 
 
+def shorten(params: Params, norm: Number) -> Params:
+    """`params` scaled down to some Euclidean norm where theirs is larger."""
+    return scale(norm / sq_norm(params).sqrt().clamp(min=norm), params)
+
+
 def unit(params: Params) -> Params:
     """`params` divided by their Euclidean norm; zeros stay zeros.
 

@@ -175,7 +175,9 @@ def _digits_accuracy(method: Algorithm, solver: Solver, rounds: int) -> tuple[fl
     before = simulation.evaluate()
     for _ in range(rounds):
         simulation.step(evaluate=False)
-    means = [float(np.mean([seed["test_accuracy"] for seed in when])) for when in (before, simulation.evaluate())]
+    means = [
+        float(np.mean([seed["test_accuracy"] for seed in when])) for when in (before, simulation.evaluate())
+    ]
     return means[0], means[1]
 
 

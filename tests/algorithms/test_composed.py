@@ -14,10 +14,14 @@ from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.hwa import HWA
+from consilience.algorithms.moon import MOON
 from consilience.algorithms.scaffold import Scaffold
 from consilience.algorithms.swa import SWA
 from consilience.errors import UserError
 from consilience.method import Composed
+from consilience.methods import read_method
+from consilience.models import MLP
+from consilience.objectives.contrastive import Contrastive
 from consilience.objectives.control_variates import ControlVariates
 from consilience.objectives.fisher_elastic import FisherElastic
 from consilience.objectives.proximal import Proximal
@@ -74,6 +78,34 @@ def test_a_proximal_objective_with_hwas_rule_equals_both_by_hand(scene, play):
 def test_the_papers_methods_are_compositions_bit_for_bit(scene, play, dtype, composed, named):
     where = scene(dtype=dtype)
     assert_close(play(where, composed).hub, play(where, named).hub, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("composed", "named", "entries"),
+    [
+        (
+            Composed(Contrastive(mu=8.0), rule=Gaussianity()),
+            SWA(contrastive=8.0),
+            (
+                {"objective": {"name": "contrastive", "mu": 8}, "rule": "gaussianity"},
+                {"name": "swa", "contrastive": 8},
+            ),
+        ),
+        (
+            Composed(Contrastive(mu=5.0, pool=2), ByData()),
+            MOON(pool=2),
+            ({"objective": {"name": "contrastive", "pool": 2}}, {"name": "moon", "pool": 2}),
+        ),
+    ],
+)
+def test_contrastive_methods_are_compositions_bit_for_bit(scene, play, dtype, composed, named, entries):
+    """In Python and in a configuration; their model has features."""
+    where = replace(scene(dtype=dtype), build=lambda: MLP((8,)).build((6,), 3))
+    assert [read_method(entry).sweep.variants for entry in entries] == [(composed,), (named,)]
+    first, second = play(where, composed), play(where, named)
+    assert_close(first.hub, second.hub, rtol=0, atol=0)
+    assert_close(first.store.load(range(5)), second.store.load(range(5)), rtol=0, atol=0)
 
 
 def test_a_server_step_goes_a_fraction_of_the_way(scene, play):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,8 +12,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.testing import assert_close
 
+from consilience import tree
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.swa import SWA
+from consilience.engine.build import simulate
+from consilience.errors import UserError
+from consilience.models import MLP
 from consilience.rules.by_data import ByData
 from consilience.rules.gaussianity import (
     BINS,
@@ -22,6 +27,7 @@ from consilience.rules.gaussianity import (
     k_statistics,
     renyi,
 )
+from consilience.solver import SGD
 
 DISTANCES = ["hos", "renyi0", "renyi0.5", "renyi1", "renyi2"]
 SIZES = [1, 2, 5, 3]
@@ -210,3 +216,52 @@ def test_bytes_are_exactly_fedavgs(scene, play):
     records = [play(scene(), method, 0).step(evaluate=False)[0] for method in (SWA(), FedAvg())]
     assert records[0].bytes_up == records[1].bytes_up
     assert records[0].bytes_down == records[1].bytes_down
+
+
+@pytest.fixture
+def featured(scene):
+    """A scene whose model tells its features from its logits."""
+    return lambda dtype=torch.float64: replace(scene(dtype=dtype), build=lambda: MLP((8,)).build((6,), 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_a_contrastive_loss_nothing_is_added(featured, play, dtype):
+    plain, zero = (play(featured(dtype), method) for method in (SWA(), SWA(contrastive=0.0)))
+    assert_close(zero.hub, plain.hub, rtol=0, atol=0)
+    assert zero.store.load([0]) == plain.store.load([0]) == {}
+    assert SWA(contrastive=0.0).parts() == SWA().parts()
+
+
+def test_with_a_contrastive_loss_clients_train_otherwise_and_are_merged_alike(featured, play, inbox):
+    for rounds, same in ((1, True), (2, False)):
+        plain, contrastive = (play(featured(), method, rounds) for method in (SWA(), SWA(contrastive=8.0)))
+        found = [tree.index(simulation.hub, 0)["params"] for simulation in (plain, contrastive)]
+        assert all(torch.equal(value, found[1][name]) for name, value in found[0].items()) is same
+        trained = contrastive.store.load(range(5))["previous0_params"]
+        merged = Gaussianity().merge({}, inbox({"params": trained}, [7, 3, 10, 1, 5]))
+        assert_close(found[1], merged, rtol=1e-12, atol=1e-14)
+
+
+def test_the_weight_of_the_contrastive_loss_can_be_swept(featured):
+    values = (0.0, 3.0, 8.0)
+    together, *alone = (
+        simulate(featured(), [(SWA(contrastive=value), SGD(0.1)) for value in some])
+        for some in (values, *((value,) for value in values))
+    )
+    for simulation in (together, *alone):
+        for _ in range(3):
+            simulation.step(evaluate=False)
+    for number, simulation in enumerate(alone):
+        pair = (tree.index(one.hub, place)["params"] for one, place in ((together, number), (simulation, 0)))
+        assert_close(*pair, rtol=1e-10, atol=1e-12)
+
+
+def test_bytes_with_a_contrastive_loss_are_fedavgs(featured, play):
+    records = [play(featured(), method, 0).step()[0] for method in (SWA(contrastive=8.0), FedAvg())]
+    assert records[0].bytes_up == records[1].bytes_up
+    assert records[0].bytes_down == records[1].bytes_down
+
+
+def test_a_negative_contrastive_loss_is_refused():
+    with pytest.raises(UserError, match=r"mu must be at least 0, not -1\.0"):
+        SWA(contrastive=-1.0)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from consilience.listings import methods_page
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -17,3 +19,12 @@ def test_the_python_blocks_of_a_page_run_in_order(page, capsys):
         exec(compile(block, page, "exec"), names)
     accuracies = [float(line.split(",")[0]) for line in capsys.readouterr().out.splitlines()]
     assert all(accuracy > 0.15 for accuracy in accuracies)
+
+
+def test_the_page_of_methods_is_current():
+    current = methods_page()
+    assert (DOCS / "methods.md").read_text() == current, (
+        "make it anew: consilience methods --markdown > docs/methods.md"
+    )
+    for text in ("Paper: \n", "Formula: ``", "Choose it: \n"):
+        assert text not in current

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from consilience.algorithm import Algorithm, Setting
+from consilience.algorithm import Algorithm, Family, Setting
 from consilience.client import Client
 from consilience.curvature import Kind
 from consilience.errors import UserError
@@ -37,12 +37,17 @@ class DecHW(Method):
 
     name: ClassVar[str] = "dechw"
     paper: ClassVar[str] = "Ahmad et al., DecHW"
+    family: ClassVar[Family] = "curvature and statistics"
+    formula: ClassVar[str] = "w_i = sum_j T_j w_j / sum_j T_j per coordinate, T_j accumulated curvature"
+    choose: ClassVar[str] = "On a graph of peers with different data and different initial models."
     preset: Preset = "printed"
     beta: float = 1.0
     kind: Kind | None = None
     """None: as the preset says (per_sample_sum, or batch_sum in the release)."""
     normalize: bool | None = None
     accumulate: Accumulate | None = None
+    guard: float | None = None
+    """Against exaggerated curvature, e.g. 1: see the rule; None is the paper."""
 
     def parts(self) -> Parts:
         return Parts(Objective(early_stop="stop" if self.preset == "released" else "never"), self.rule())
@@ -59,6 +64,7 @@ class DecHW(Method):
             beta=self.beta,
             include_self=printed,
             weighting="samples" if printed else "uniform",
+            guard=self.guard,
         )
 
 
@@ -69,10 +75,14 @@ class DecHWStar(Method):
 
     name: ClassVar[str] = "dechw*"
     paper: ClassVar[str] = "Ahmad et al., DecHW"
+    family: ClassVar[Family] = "curvature and statistics"
+    formula: ClassVar[str] = "DecHW for the first rounds, then plain averages or frozen weights"
+    choose: ClassVar[str] = "As DecHW, when its extra bytes are affordable only for the first rounds."
     until: int = 30
     mode: Literal["average", "freeze"] = "average"
     preset: Preset = "printed"
     beta: float = 1.0
+    guard: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,13 +90,13 @@ class DecHWStar(Method):
             raise UserError(f"dechw*: until must be at least 0 rounds, not {self.until}")
 
     def parts(self) -> Parts:
-        return DecHW(self.preset, self.beta).parts()
+        return DecHW(self.preset, self.beta, guard=self.guard).parts()
 
     def at(self, round_number: int) -> Algorithm:
         if round_number < self.until:
             return self
         if self.mode == "freeze":
-            return FrozenDecHW(self.preset, self.beta)
+            return FrozenDecHW(self.preset, self.beta, self.guard)
         weighting: Weighting = "samples" if self.preset == "printed" else "uniform"
         return Composed(self.parts().objective, ByData(weighting))
 
@@ -114,7 +124,8 @@ class FrozenDecHW(Method):
     cached: ClassVar[frozenset[str]] = frozenset({"importance"})
     preset: Preset = "printed"
     beta: float = 1.0
+    guard: float | None = None
 
     def parts(self) -> Parts:
-        dechw = DecHW(self.preset, self.beta)
+        dechw = DecHW(self.preset, self.beta, guard=self.guard)
         return Parts(dechw.parts().objective, dechw.rule(Resent))

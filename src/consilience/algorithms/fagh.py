@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Inbox, Phase, Setting
+from consilience.algorithm import Algorithm, Family, Inbox, Phase, Setting
 from consilience.client import Client
 from consilience.errors import UserError
 from consilience.solver import check_non_negative
@@ -38,6 +38,9 @@ class FAGH(Algorithm):
 
     name: ClassVar[str] = "fagh"
     paper: ClassVar[str] = "Sen, Qin, Krishna Mohan, FAGH"
+    family: ClassVar[Family] = "curvature and statistics"
+    formula: ClassVar[str] = "w <- w - lr (V V'/V[0] + rho I)^-1 G, G mean gradient, V mean Hessian row"
+    choose: ClassVar[str] = "When clients can do one gradient a round and curvature should speed it up."
     lr: float = 0.1
     rho: float = 1.0
     beta1: float = 0.9

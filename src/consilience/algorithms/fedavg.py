@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from consilience.algorithm import Family
 from consilience.method import Method, Parts
-from consilience.rules.by_data import ByData, Weighting
+from consilience.rules.by_data import ByData, Mixing
 
 
 @final
@@ -22,7 +23,10 @@ class FedAvg(Method):
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
-    weighting: Weighting = "samples"
+    family: ClassVar[Family] = "averaging"
+    formula: ClassVar[str] = "w <- sum_k (n_k/n) w_k"
+    choose: ClassVar[str] = "As the baseline, and whenever clients' data are alike."
+    weighting: Mixing = "samples"
 
     def parts(self) -> Parts:
         return Parts(rule=ByData(self.weighting))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from consilience.algorithm import Family
 from consilience.curvature import Kind
 from consilience.method import Method, Parts
 from consilience.objectives.fisher_elastic import FisherElastic
@@ -24,11 +25,16 @@ class FedCurv(Method):
 
     name: ClassVar[str] = "fedcurv"
     paper: ClassVar[str] = "Shoham et al., NeurIPS workshop 2019"
+    family: ClassVar[Family] = "curvature and statistics"
+    formula: ClassVar[str] = "clients minimise F_s(w) + lambda sum_{j != s} (w - w_j)' diag(I_j) (w - w_j)"
+    choose: ClassVar[str] = "When clients forget what others know and three times the bytes are affordable."
     strength: float = 1.0
     fisher: Kind = "per_sample_mean"
     stiffness: float | None = 1.0
     weighting: Weighting = "uniform"
+    one_in: int = 1
+    """The largest Fisher entries, one in so many, are those that count and are sent."""
 
     def parts(self) -> Parts:
-        objective = FisherElastic(strength=self.strength, fisher=self.fisher, stiffness=self.stiffness)
+        objective = FisherElastic(self.strength, self.fisher, self.stiffness, self.one_in)
         return Parts(objective, ByData(self.weighting))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from consilience.algorithm import Family
 from consilience.method import Method, Parts
 from consilience.objectives.proximal import Proximal
 from consilience.rules.by_data import ByData, Weighting
@@ -21,6 +22,9 @@ class FedProx(Method):
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al., MLSys 2020"
+    family: ClassVar[Family] = "averaging"
+    formula: ClassVar[str] = "clients minimise F_k(v) + mu/2 ||v - w||^2; w <- sum_k (n_k/n) w_k"
+    choose: ClassVar[str] = "When clients do different amounts of work or drift moderately; costs no bytes."
     mu: float = 0.1
     weighting: Weighting = "samples"
 

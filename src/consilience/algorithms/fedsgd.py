@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Inbox, Setting
+from consilience.algorithm import Algorithm, Family, Inbox, Setting
 from consilience.client import Client
 from consilience.solver import check_non_negative
 from consilience.types import State
@@ -24,6 +24,9 @@ class FedSGD(Algorithm):
 
     name: ClassVar[str] = "fedsgd"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    family: ClassVar[Family] = "averaging"
+    formula: ClassVar[str] = "w <- w - lr sum_k (n_k/n) grad F_k(w)"
+    choose: ClassVar[str] = "As the reference without local steps: one exact gradient step a round."
     lr: float = 0.1
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
+from consilience.algorithm import Family
 from consilience.curvature import Kind
 from consilience.method import Method, Parts
 from consilience.rules.hessian_weighted import Form, HessianWeighted
@@ -23,10 +24,16 @@ class HWA(Method):
 
     name: ClassVar[str] = "hwa"
     paper: ClassVar[str] = "Ahmad, Luo, Robles-Kelly, Machine Learning 2023"
+    family: ClassVar[Family] = "curvature and statistics"
+    formula: ClassVar[str] = "w = sum_k P_k w_k per coordinate, P_k = r_k / sum_j r_j, r_k = D_k / ||D_k||"
+    choose: ClassVar[str] = "When clients hold few classes each; one per cent more bytes, training as usual."
     layers: Layers = "output"
     form: Form = "normalised"
     kind: Kind = "per_sample_sum"
     norm_scope: Literal["layer", "tensor", "model"] = "layer"
+    guard: float | None = None
+    """Against exaggerated curvature, e.g. 1: see the rule; None is the paper."""
 
     def parts(self) -> Parts:
-        return Parts(rule=HessianWeighted(self.layers, self.form, self.kind, self.norm_scope))
+        rule = HessianWeighted(self.layers, self.form, self.kind, self.norm_scope, guard=self.guard)
+        return Parts(rule=rule)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from consilience.algorithm import Algorithm, Inbox
+from consilience.algorithm import Algorithm, Family, Inbox
 from consilience.client import Client
 from consilience.types import State
 
@@ -21,6 +21,9 @@ class Local(Algorithm):
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "the reference without communication"
+    family: ClassVar[Family] = "references"
+    formula: ClassVar[str] = "w_k <- training of w_k on the client's own data"
+    choose: ClassVar[str] = "As the lower reference: what clients reach without each other."
     personal: ClassVar[bool] = True
 
     def init_hub(self, model: State) -> State:

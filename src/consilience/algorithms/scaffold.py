@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
+from consilience.algorithm import Family
 from consilience.method import Method, Parts
 from consilience.objectives.control_variates import ControlVariates
 from consilience.rules.by_data import ByData
@@ -23,6 +24,9 @@ class Scaffold(Method):
 
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
+    family: ClassVar[Family] = "drift correction"
+    formula: ClassVar[str] = "local steps y <- y - lr (g_k(y) - c_k + c); w <- w + server_lr mean_k (y_k - w)"
+    choose: ClassVar[str] = "When clients drift and take part often, and twice the bytes are affordable."
     option: Literal["I", "II"] = "II"
     server_lr: float = 1.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from consilience.engine.cohort import TEST_ROWS, LocalWork
 from consilience.engine.determinism import Precision
 from consilience.engine.executor import Executor
 from consilience.engine.lanes import Batched
+from consilience.engine.network import Network
 from consilience.engine.randomness import Purpose, generator, torch_seed
 from consilience.engine.sequential import Sequential
 from consilience.engine.simulation import Simulation
@@ -27,7 +29,7 @@ from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
 from consilience.solver import Solver
 from consilience.task import Task
-from consilience.topology import Topology
+from consilience.topology import Adjacency, Topology
 from consilience.types import State
 
 ExecutorName = Literal["auto", "batched", "sequential"]
@@ -58,6 +60,7 @@ class Scene:
     work: LocalWork
     participation: int
     failure_rate: float = 0.0
+    network: Network = field(default_factory=Network)
     init: Init = "common"
     normalize: Normalisation = "half"
     executor: ExecutorName = "auto"
@@ -115,6 +118,8 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
         failure_rate=scene.failure_rate,
         initial=initial,
         test=np.arange(len(scene.dataset.targets), len(pool.targets), dtype=np.int64),
+        network=scene.network,
+        redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: _adjacency(scene, seed, drawing)),
     )
     return Simulation(world, method)
 
@@ -170,15 +175,17 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
 
 
 def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
-    graphs = {
-        seed: scene.topology.adjacency(scene.population, generator(seed, Purpose.TOPOLOGY))
-        for seed in scene.seeds
-    }
+    graphs = {seed: _adjacency(scene, seed) for seed in scene.seeds}
     return tuple(
         Replica(seed, variant, part.shards, part.holdouts, graphs[seed])
         for variant in range(variants)
         for seed, part in scene.partitions.items()
     )
+
+
+def _adjacency(scene: Scene, seed: int, *drawing: int) -> Adjacency | None:
+    """The graph of a seed, or what it is after some number of drawings."""
+    return scene.topology.adjacency(scene.population, generator(seed, Purpose.TOPOLOGY, *drawing))
 
 
 def _pool(scene: Scene) -> Pool:
@@ -196,26 +203,34 @@ def _pool(scene: Scene) -> Pool:
 def _fewest_messages(scene: Scene) -> int:
     """That a hub hears in a round: of its cohort, or of its closed neighbourhood."""
     graphs = [replica.adjacency for replica in _replicas(scene, 1)]
+    clients = min(sum(len(shard) > 0 for shard in part.shards) for part in scene.partitions.values())
     return min(
-        scene.participation if adjacency is None else int(adjacency.sum(1).min()) + 1 for adjacency in graphs
+        min(scene.participation, clients) if adjacency is None else int(adjacency.sum(1).min()) + 1
+        for adjacency in graphs
     )
 
 
 def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Say why a method cannot work here, before anything is computed."""
     graph = _replicas(scene, 1)[0].adjacency is not None
+    if not graph and scene.network != Network():
+        raise UserError("network is about a graph of peers; a star has participation and failure_rate")
     for algorithm, solver in variants:
         setting = Setting(
             graph=graph,
             solver=solver,
             epochs=scene.work.epochs,
             holdout=any(len(rows) > 0 for part in scene.partitions.values() for rows in part.holdouts),
-            unreliable=scene.failure_rate > 0 or scene.participation < scene.population,
+            unreliable=scene.failure_rate > 0
+            or scene.participation < scene.population
+            or not scene.network.reliable,
             messages=_fewest_messages(scene),
             features=task.has_features,
             clip=scene.work.clip is not None,
             stragglers=scene.work.stragglers > 0,
         )
         reason = algorithm.refuse(setting)
+        if scene.network.asynchronous and (len(algorithm.phases()) > 1 or algorithm.setup()):
+            reason = reason or "it has several exchanges a round, so its nodes must wake together"
         if reason:
             raise UserError(f"{algorithm.name}: {reason}")

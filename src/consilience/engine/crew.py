@@ -29,7 +29,7 @@ from consilience.errors import UserError
 DONE = b""
 CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-KEPT_BYTES = 2**28
+KEPT_BYTES = 2**26
 
 
 class Crew:

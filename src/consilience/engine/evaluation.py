@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from consilience.client import Fold, Rows, ScoreStep
@@ -19,6 +20,50 @@ class Scores:
 
     accuracy: Floats
     loss: Floats
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of many models, each of a (replica, client) pair."""
+
+    prefix: str
+    """Of the names of scores; empty for the models that count."""
+    rows: list[tuple[int, int]]
+    accuracy: Floats
+    loss: Floats
+    many: bool
+    """Whether a replica has many of them, so that their spread is of interest."""
+
+    @classmethod
+    def of(cls, prefix: str, rows: list[tuple[int, int]], parts: Sequence[Scores], *, many: bool) -> Scored:
+        """From scores of some rows after the other."""
+        accuracy = np.concatenate([np.zeros(0), *(part.accuracy for part in parts)])
+        loss = np.concatenate([np.zeros(0), *(part.loss for part in parts)])
+        return cls(prefix, rows, accuracy, loss, many)
+
+    def summary(self, replica: int) -> dict[str, float]:
+        """Means of a replica and, where there are many models, their spread."""
+        own = np.array([index == replica for index, _ in self.rows], dtype=np.bool_)
+        accuracy, loss = self.accuracy[own], self.loss[own]
+        if not len(accuracy):
+            return {}
+        label = self.prefix or "test_"
+        scores = {f"{label}accuracy": float(accuracy.mean()), f"{label}loss": float(loss.mean())}
+        if self.many:
+            scores |= {
+                f"{self.prefix}accuracy_std": float(accuracy.std()),
+                f"{self.prefix}accuracy_min": float(accuracy.min()),
+                f"{self.prefix}accuracy_max": float(accuracy.max()),
+            }
+        return scores
+
+    def by_node(self, replica: int, nodes: int) -> list[float]:
+        """The accuracy of every node; NaN where there was none."""
+        values = np.full(nodes, np.nan)
+        for (index, node), accuracy in zip(self.rows, self.accuracy, strict=True):
+            if index == replica:
+                values[node] = accuracy
+        return [float(value) for value in values]
 
 
 def score_on_test(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:

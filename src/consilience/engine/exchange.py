@@ -15,9 +15,11 @@ from consilience.client import Client, Fold
 from consilience.engine.batches import Booleans, Floats
 from consilience.engine.cohort import failed_clients, sample_clients
 from consilience.engine.executor import Outcome
+from consilience.engine.network import Mailbox
 from consilience.engine.store import Store
 from consilience.engine.traffic import Traffic, row_bytes, times
 from consilience.engine.world import World
+from consilience.topology import metropolis
 from consilience.types import State
 
 Jobs = tuple[tuple[int, int], ...]
@@ -32,6 +34,10 @@ class Report:
     """What an exchange left behind, beside the new hubs."""
 
     hub: State
+    mailbox: Mailbox | None
+    """Of nodes that do not wake together."""
+    heard: Heard | None
+    """What the nodes of a graph heard."""
     outcome: Outcome | None
     """None where no client was left to work."""
     jobs: Jobs
@@ -69,7 +75,15 @@ def everyone(world: World) -> Cast:
 
 def cohort_of(world: World, round_number: int) -> Cast:
     """The clients of a round, and who of them fails."""
-    sampled = [sample_clients(r.seed, round_number, r.available, world.participation) for r in world.replicas]
+    sampled = [
+        sample_clients(
+            replica.seed,
+            round_number,
+            replica.available[world.there(index, round_number)[replica.available]],
+            world.participation,
+        )
+        for index, replica in enumerate(world.replicas)
+    ]
     failed = (
         failed_clients(replica.seed, round_number, clients, world.failure_rate)
         for replica, clients in zip(world.replicas, sampled, strict=True)
@@ -94,13 +108,14 @@ class Exchange:
     round: int
     """Keys all randomness."""
 
-    def run(self, cast: Cast, hub: State, store: Store) -> Report:
+    def run(self, cast: Cast, hub: State, store: Store, mailbox: Mailbox | None = None) -> Report:
         """Carry it out.
 
         Args:
             cast: Who takes part.
             hub: [replicas, ...] at servers, [replicas, nodes, ...] on a graph.
             store: The clients' memories; those whose upload is sound are renewed.
+            mailbox: What nodes that do not wake together hold.
         """
         world = self.world
         # A server never hears a failed client, so that work need not be done; but a failed peer hears
@@ -116,13 +131,18 @@ class Exchange:
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
             traffic = tuple(Traffic(down=count) for count in received)
-            return Report(hub, None, (), traffic, cast.failed, _nobody(world))
+            return Report(hub, mailbox, None, None, (), traffic, cast.failed, _nobody(world))
         outcome = self._work(down, store, jobs)
         sent = _Sent(outcome, jobs, outcome.arrived.cpu().numpy(), cast.failed)
         up_bytes = row_bytes(outcome.uploads, self.cached)
+        heard: Heard | None = None
         if world.graph:
-            hub, edges = self._combine_on_graph(hub, sent)
-            traffic = tuple(Traffic(times(count, up_bytes), times(count, up_bytes)) for count in edges)
+            heard = self._listen(sent, mailbox)
+            hub, mailbox = self._combine_on_graph(hub, heard), heard.mailbox
+            traffic = tuple(
+                Traffic(times(went, up_bytes), times(came, up_bytes))
+                for went, came in zip(heard.sent, heard.received, strict=True)
+            )
         else:
             hub = self._combine_at_servers(hub, sent)
             traffic = tuple(
@@ -130,7 +150,7 @@ class Exchange:
                 for replica, count in enumerate(received)
             )
         rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
-        return Report(hub, outcome, jobs, traffic, cast.failed, rejected)
+        return Report(hub, mailbox, heard, outcome, jobs, traffic, cast.failed, rejected)
 
     def _populations(self) -> Tensor:
         """[replicas] how many clients have data."""
@@ -219,35 +239,67 @@ class Exchange:
         new = world.executor.map(combine, (0, 0, 0, 0), world.numbers, hub, messages, given)
         return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
 
-    def _combine_on_graph(self, hub: State, sent: _Sent) -> tuple[State, list[int]]:
-        """Every node combines what it heard; also the number of messages sent over edges, by replica."""
-        world = self.world
+    def _listen(self, sent: _Sent, mailbox: Mailbox | None) -> Heard:
+        """Who hears whom in this round."""
+        world, network = self.world, self.world.network
         replicas, nodes = len(world.replicas), world.population
         place = torch.zeros(replicas, nodes, dtype=torch.int64, device=world.device)
-        heard = np.zeros((replicas, nodes, nodes), dtype=np.bool_)  # receiver, sender
+        went = np.zeros((replicas, nodes, nodes), dtype=np.bool_)  # receiver, sender
         sound = np.zeros((replicas, nodes), dtype=np.bool_)
         takes_part = np.zeros((replicas, nodes), dtype=np.bool_)
+        links = np.stack([world.adjacency(replica, self.round) for replica in range(replicas)])
         for row, (replica, node) in enumerate(sent.jobs):
             place[replica, node] = row
             takes_part[replica, node] = True
             sound[replica, node] = sent.arrived[row]
             if node not in sent.failed[replica]:
-                adjacency = world.replicas[replica].adjacency
-                assert adjacency is not None
-                heard[replica, :, node] = adjacency[:, node]
-        sizes = np.array([[len(shard) for shard in replica.shards] for replica in world.replicas])
+                went[replica, :, node] = links[replica, :, node]
+        seeds = [replica.seed for replica in world.replicas]
+        there = np.stack([world.there(replica, self.round) for replica in range(replicas)])
+        present = np.stack([network.present(seed, nodes, self.round) for seed in seeds])
         # A node without data has nothing to say, but it listens and follows its neighbours.
-        heard &= (takes_part | (sizes == 0))[:, :, None]
-        edges = [int(count) for count in heard.sum((1, 2))]
-        heard[:, np.arange(nodes), np.arange(nodes)] = takes_part
-        heard &= sound[:, None, :]
-        weights = _normalised(heard * sizes[:, None, :])
-        peers = _normalised(heard * sizes[:, None, :] * ~np.eye(nodes, dtype=np.bool_))
-        messages = _heard(tree.map_leaves(lambda v: v[place], sent.outcome.uploads), sound, world.device)
+        listens = takes_part | ((world.sizes() == 0) & there)
+        # A sleeping node finds in its mailbox, when it wakes, what arrived.
+        went &= (present if network.asynchronous else listens)[:, :, None]
+        came = went & ~np.stack([network.lost(seed, nodes, self.round) for seed in seeds])
+        counts = [[int(count) for count in links_used.sum((1, 2))] for links_used in (went, came)]
+        heard = came & sound[:, None, :]
+        messages = tree.map_leaves(lambda value: value[place], sent.outcome.uploads)
+        if network.asynchronous:
+            rows = [row for row, _ in enumerate(sent.jobs) if sent.arrived[row]]
+            mailbox = mailbox or Mailbox.empty(sent.outcome.uploads, replicas, nodes)
+            mailbox = mailbox.post(
+                tree.index(sent.outcome.uploads, torch.tensor(rows, device=world.device)),
+                np.array([sent.jobs[row] for row in rows], dtype=np.int64).reshape(-1, 2),
+                heard,
+                self.round,
+            )
+            heard = mailbox.usable(self.round, network.staleness) & links & listens[:, :, None]
+            messages, sound = mailbox.messages, mailbox.sent >= 0
+        own = np.arange(nodes)
+        heard[:, own, own] = takes_part & sound
+        sizes: Floats = np.where(heard, world.sizes()[:, None, :], 0.0)
+        return Heard(
+            messages=_heard(messages, sound, world.device),
+            who=heard,
+            weights=_normalised(sizes),
+            peers=_normalised(sizes * (1 - np.eye(nodes))),
+            links=links,
+            sent=counts[0],
+            received=counts[1],
+            mailbox=mailbox,
+        )
+
+    def _combine_on_graph(self, hub: State, heard: Heard) -> State:
+        """Every node combines what it heard."""
+        world = self.world
+        replicas, nodes = len(world.replicas), world.population
+        weights, peers = heard.weights, heard.peers
         given = {
             "share": {
                 "weights": torch.from_numpy(weights).to(world.device),
                 "peers": torch.from_numpy(peers).to(world.device),
+                "mixing": torch.from_numpy(heard.mixing()).to(world.device),
                 "population": self._populations()[:, None].expand(replicas, nodes),
             }
         }
@@ -255,13 +307,44 @@ class Exchange:
         def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
             def of_node(old: State, own: State, row: State) -> State:
                 share = row["share"]
-                inbox = Inbox(uploads, share["weights"], share["peers"], own, share["population"])
+                inbox = Inbox(
+                    uploads, share["weights"], share["peers"], own, share["population"], share["mixing"]
+                )
                 return self.phase(swept).combine(old, inbox)
 
             return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
 
-        new = world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, messages, given)
-        return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device), edges
+        new = world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given)
+        return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the nodes of a graph hear in a round."""
+
+    messages: State
+    """[replicas, nodes, ...] by sender."""
+    who: Booleans
+    """[replicas, receivers, senders]"""
+    weights: Floats
+    """The same: shares of the data of those heard."""
+    peers: Floats
+    """The same without the node itself."""
+    links: Booleans
+    """The same for who could be heard, neighbours only."""
+    sent: list[int]
+    """By replica, messages that went over an edge."""
+    received: list[int]
+    """Those of them that arrived."""
+    mailbox: Mailbox | None
+
+    def mixing(self) -> Floats:
+        """[replicas, receivers, senders] Metropolis-Hastings weights; unheard neighbours' go to the node."""
+        weights = np.stack([metropolis(links) for links in self.links])
+        own = np.eye(weights.shape[1], dtype=np.bool_)
+        others = np.where(self.who & ~own, weights, 0.0)
+        mixing: Floats = others + own * (1 - others.sum(-1, keepdims=True))
+        return mixing
 
 
 @dataclass(frozen=True)

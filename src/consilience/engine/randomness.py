@@ -30,6 +30,9 @@ class Purpose(IntEnum):
     TOPOLOGY = 7
     STRAGGLING = 8
     MESSAGE = 9
+    CHURN = 10
+    WAKING = 11
+    LINKS = 12
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -12,9 +12,11 @@ import torch
 
 from consilience import numbers, tree
 from consilience.algorithm import Algorithm
-from consilience.engine.batches import Floats, IntArray
-from consilience.engine.evaluation import Scores, score_on_own_data, score_on_test
+from consilience.engine.batches import IntArray
+from consilience.engine.evaluation import Scored, score_on_own_data, score_on_test
 from consilience.engine.exchange import Cast, Exchange, Report, cohort_of, everyone, phase_of, setup_of
+from consilience.engine.network import Mailbox
+from consilience.engine.node_metrics import node_metrics
 from consilience.engine.store import Store
 from consilience.engine.traffic import Traffic
 from consilience.engine.world import World
@@ -42,6 +44,8 @@ class Record:
     dropped: tuple[str, ...]
     scores: dict[str, float] = field(default_factory=dict)
     """test_accuracy, test_loss and, where many models are evaluated, their spread."""
+    nodes: dict[str, list[float]] = field(default_factory=dict)
+    """On a graph, lists over nodes: accuracy, consensus and so on; NaN where there is nothing to say."""
 
 
 class Simulation:
@@ -55,6 +59,7 @@ class Simulation:
     def __init__(self, world: World, algorithm: Algorithm) -> None:
         self.world, self.algorithm = world, algorithm
         self.round = 0
+        self.mailbox: Mailbox | None = None
         population = world.population
         self.store = Store(len(world.replicas) * population, self._initial_memory, world.device)
         hubs = self._map_rows(lambda whole, model: whole.init_hub(model), world.hub_rows)
@@ -95,6 +100,7 @@ class Simulation:
             )
             for index in range(len(in_force.phases()))
         ]
+        self._welcome_back()
         reports = self._set_up() if self.round == 0 else []
         reports += [self._run(one, cohort_of(world, self.round)) for one in exchanges]
         traffic = tuple(Traffic() for _ in world.replicas)
@@ -103,9 +109,8 @@ class Simulation:
             for total, part in zip(traffic, report.traffic, strict=True):
                 total.add(part)
         self.round += 1
-        scores = (
-            self.evaluate(reports[-1] if trained else None) if evaluate else [{} for _ in self.world.replicas]
-        )
+        scored = self._score(reports[-1] if trained else None) if evaluate else []
+        nodes = self._nodes(scored, reports[-1]) if evaluate else [{} for _ in world.replicas]
         seconds = time.perf_counter() - start
         return [
             Record(
@@ -117,7 +122,8 @@ class Simulation:
                 samples=_samples(reports, replica),
                 seconds=seconds,
                 dropped=_dropped(reports, replica),
-                scores=scores[replica],
+                scores=_scores(scored, replica),
+                nodes=nodes[replica],
             )
             for replica in range(len(self.world.replicas))
         ]
@@ -142,9 +148,29 @@ class Simulation:
         ]
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
-        report = one.run(cast, self.hub, self.store)
-        self.hub = report.hub
+        report = one.run(cast, self.hub, self.store, self.mailbox)
+        self.hub, self.mailbox = report.hub, report.mailbox
         return report
+
+    def _welcome_back(self) -> None:
+        """Nodes that return start anew, where the network says so."""
+        world = self.world
+        if not (world.graph and world.network.fresh):
+            return
+        nodes = world.population
+        returned = [world.network.returned(r.seed, nodes, self.round) for r in world.replicas]
+        rows = np.flatnonzero(np.concatenate(returned))
+        if len(rows):
+            chosen = torch.from_numpy(rows).to(world.device)
+            hubs = self._map_rows(lambda whole, model: whole.init_hub(model), rows)
+            self.hub = {
+                group: {
+                    name: value.flatten(0, 1).index_copy(0, chosen, hubs[group][name]).reshape(value.shape)
+                    for name, value in params.items()
+                }
+                for group, params in self.hub.items()
+            }
+            self.store.forget(rows)
 
     def evaluated(self) -> list[tuple[int, int]]:
         """(replica, client) of every model that is evaluated: one a server, or one a client."""
@@ -167,57 +193,60 @@ class Simulation:
             memory = self.store.load([r * self.world.population + client for r, client in rows])
 
         def model(swept: State, hub: State, memory: State) -> State:
-            whole = self._whole(swept)
+            whole = self._whole(swept).at(max(0, self.round - 1))  # who made what is evaluated
             return whole.personal_model(hub, memory) if own else whole.model(hub, memory)
 
         return self.world.executor.map(model, (0, 0, 0), self.world.numbers_of(replicas), hubs, memory)
 
-    def evaluate(self, report: Report | None = None) -> list[dict[str, float]]:
-        """Scores on the global test set, by replica; after local training too where peers have trained."""
+    def evaluate(self) -> list[dict[str, float]]:
+        """Scores on the global test set, by replica."""
+        scored = self._score(None)
+        return [_scores(scored, replica) for replica in range(len(self.world.replicas))]
+
+    def _score(self, report: Report | None) -> list[Scored]:
+        """All evaluations of a round; with a report, also of what peers had before they heard others."""
         rows = self.evaluated()
-        scores = self._spread("", rows, lambda chosen: self.models(rows[chosen]))
+        many = self.world.graph or self.algorithm.personal
+        scored = [self._on_test("", rows, lambda chosen: self.models(rows[chosen]), many=many)]
         if self.world.graph and report is not None and report.outcome is not None:
             uploads, sound = report.outcome.uploads, report.outcome.arrived.nonzero().squeeze(1)
             if "params" in uploads:
                 trained_rows = [report.jobs[row] for row in sound.tolist()]
                 models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
-                trained = self._spread("trained_", trained_rows, lambda c: tree.index(models, sound[c]))
-                scores = [{**before, **after} for before, after in zip(scores, trained, strict=True)]
+                scored.append(
+                    self._on_test("trained_", trained_rows, lambda c: tree.index(models, sound[c]), many=True)
+                )
         if self.algorithm.personalised:
-            personal = self._personal()
-            scores = [{**common, **own} for common, own in zip(scores, personal, strict=True)]
-        return scores
+            everyone = self._everyone()
+            found = [
+                score_on_own_data(self.world, self.models(everyone[some], own=True), everyone[some])
+                for some in _chunks(len(everyone))
+            ]
+            scored.append(Scored.of("personal_", everyone, found, many=True))
+        return scored
 
-    def _personal(self) -> list[dict[str, float]]:
-        """By replica, how well clients' own models do on their own data."""
-        rows = self._everyone()
-        found = [
-            score_on_own_data(self.world, self.models(rows[chunk], own=True), rows[chunk])
-            for chunk in _chunks(len(rows))
+    def _on_test(
+        self, prefix: str, rows: list[tuple[int, int]], models: Callable[[slice], State], *, many: bool
+    ) -> Scored:
+        """Models on the global test set, some at a time."""
+        found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
+        return Scored.of(prefix, rows, found, many=many)
+
+    def _nodes(self, scored: list[Scored], report: Report) -> list[dict[str, list[float]]]:
+        """By replica, what there is to say about every node of a graph."""
+        if not self.world.graph:
+            return [{} for _ in self.world.replicas]
+        nodes = self.world.population
+        stacked = {"params": self.models(self.evaluated())["params"]}
+        params = tree.reshape_leading(stacked, 1, *self.world.hub_shape)["params"]
+        return [
+            {**{f"{one.prefix}accuracy": one.by_node(replica, nodes) for one in scored}, **others}
+            for replica, others in enumerate(node_metrics(self.world, params, report))
         ]
-        return self._summaries("personal_", rows, found, many=True)
 
     def _everyone(self) -> list[tuple[int, int]]:
         """(replica, client) of all clients that have data."""
         return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
-
-    def _spread(
-        self, prefix: str, rows: list[tuple[int, int]], models: Callable[[slice], State]
-    ) -> list[dict[str, float]]:
-        """Mean scores by replica and, where there are many models, their spread; some models at a time."""
-        found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
-        return self._summaries(prefix, rows, found, many=self.world.graph or self.algorithm.personal)
-
-    def _summaries(
-        self, prefix: str, rows: list[tuple[int, int]], found: list[Scores], *, many: bool
-    ) -> list[dict[str, float]]:
-        accuracy = np.concatenate([np.zeros(0), *(scores.accuracy for scores in found)])
-        loss = np.concatenate([np.zeros(0), *(scores.loss for scores in found)])
-        owner = np.array([replica for replica, _ in rows])
-        return [
-            _summary(prefix, accuracy[owner == r], loss[owner == r], many)
-            for r in range(len(self.world.replicas))
-        ]
 
     def clients(self) -> list[dict[str, float | int]]:
         """Every client's result: on its own data and, where it has a model of its own, on the test set."""
@@ -256,7 +285,8 @@ class Simulation:
         """Everything that later rounds depend on."""
         hub = {f"hub.{group}": params for group, params in self.hub.items()}
         clock = {"clock": {"round": torch.tensor(self.round)}}
-        return tree.join(clock, hub, self.store.snapshot())
+        mailbox = self.mailbox.snapshot() if self.mailbox else {}
+        return tree.join(clock, hub, self.store.snapshot(), mailbox)
 
     def restore(self, snapshot: State) -> None:
         """Continue from a snapshot."""
@@ -267,6 +297,11 @@ class Simulation:
             for group, params in self.hub.items()
         }
         self.store.restore(snapshot)
+        self.mailbox = Mailbox.restore(snapshot, device)
+
+
+def _scores(scored: list[Scored], replica: int) -> dict[str, float]:
+    return {name: value for one in scored for name, value in one.summary(replica).items()}
 
 
 def _chunks(count: int) -> list[slice]:
@@ -308,17 +343,3 @@ def _dropped(reports: list[Report], replica: int) -> tuple[str, ...]:
     lost = {client: "upload lost" for report in reports for client in report.failed[replica]}
     bad = {client: "upload rejected" for report in reports for client in report.rejected[replica]}
     return tuple(f"client {client} ({why})" for client, why in sorted((lost | bad).items()))
-
-
-def _summary(prefix: str, accuracy: Floats, loss: Floats, many: bool) -> dict[str, float]:
-    if not len(accuracy):
-        return {}
-    label = prefix or "test_"
-    scores = {f"{label}accuracy": float(accuracy.mean()), f"{label}loss": float(loss.mean())}
-    if many:
-        scores |= {
-            f"{prefix}accuracy_std": float(accuracy.std()),
-            f"{prefix}accuracy_min": float(accuracy.min()),
-            f"{prefix}accuracy_max": float(accuracy.max()),
-        }
-    return scores

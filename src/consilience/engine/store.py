@@ -137,6 +137,10 @@ class Store:
                 self._columns[group][name].write(wanted, value)
         self._seen[wanted] = True
 
+    def forget(self, rows: IntArray) -> None:
+        """Some clients start anew."""
+        self._seen[rows] = False
+
     def _column(self, like: Tensor, size: int) -> Column:
         """Where a tensor of memories is kept that take so many bytes in all."""
         on_device = self._device.type == "cuda" and size <= _device_memory(self._device) // DEVICE_SHARE

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from consilience.engine.batches import IntArray, Pool
+from consilience.engine.batches import Booleans, IntArray, Pool
 from consilience.engine.cohort import Cohort, Job, LocalWork
 from consilience.engine.executor import Executor
+from consilience.engine.network import Network
 from consilience.solver import Solver
 from consilience.task import Task
 from consilience.topology import Adjacency
@@ -26,7 +27,7 @@ class Replica:
     shards: tuple[IntArray, ...]
     holdouts: tuple[IntArray, ...]
     adjacency: Adjacency | None
-    """[nodes, nodes] who hears whom; None for a star."""
+    """[nodes, nodes] who hears whom in the first round; None for a star."""
 
     @property
     def available(self) -> IntArray:
@@ -54,11 +55,35 @@ class World:
     """By seed, the initial models: stacked over clients, [1, ...] where they share one."""
     test: IntArray
     """Rows of the global test set in the pool."""
+    network: Network
+    """How the graph behaves over time."""
+    redraw: Callable[[int, int], Adjacency | None]
+    """The graph of a seed after some number of drawings."""
+
+    def adjacency(self, replica: int, round_number: int) -> Adjacency:
+        """[nodes, nodes] who hears whom in a round."""
+        which = self.replicas[replica]
+        drawing = self.network.drawing(round_number)
+        adjacency = self.redraw(which.seed, drawing) if drawing else which.adjacency
+        assert adjacency is not None
+        return adjacency
+
+    def there(self, replica: int, round_number: int) -> Booleans:
+        """[clients] who is there and awake in a round."""
+        seed, network = self.replicas[replica].seed, self.network
+        if not self.graph:
+            return np.ones(self.population, dtype=np.bool_)
+        present = network.present(seed, self.population, round_number)
+        return present & network.awake(seed, self.population, round_number)
 
     @property
     def population(self) -> int:
         """Clients of one replica."""
         return len(self.replicas[0].shards)
+
+    def sizes(self) -> IntArray:
+        """[replicas, clients] training samples."""
+        return np.array([[len(shard) for shard in replica.shards] for replica in self.replicas])
 
     @property
     def graph(self) -> bool:

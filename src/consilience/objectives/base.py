@@ -82,6 +82,10 @@ class Objective:
         """After training: what to send beside the model (or in place of a group of it), what to remember."""
         return {}, {}
 
+    def rebuilt(self) -> frozenset[str]:
+        """Groups of the upload that are not sent: a hub works them out from others."""
+        return frozenset()
+
     def absorb(self, hub: State, inbox: Inbox) -> State:
         """The hub state of this objective after the uploads arrived."""
         return {}

@@ -77,6 +77,8 @@ class ControlVariates(Objective):
         plain = isinstance(solver, SGD) and is_zero(solver.momentum) and is_zero(solver.weight_decay)
         if self.option == "II" and not plain:
             return "option II needs plain SGD: set solver.momentum and solver.weight_decay to 0, or option I"
+        if self.option == "II" and setting.clip:
+            return "option II needs gradients as they are: take local.clip away, or set option I"
         if self.option == "II" and is_zero(solver.lr):
             return "option II divides by the learning rate: set solver.lr above 0"
         return super().refuse(setting)

@@ -12,6 +12,7 @@ from consilience.types import Params, State
 if TYPE_CHECKING:
     from consilience.algorithm import Inbox, Setting
     from consilience.client import Client
+    from consilience.objectives.base import Objective
 
 
 class Rule(ABC):
@@ -34,6 +35,10 @@ class Rule(ABC):
     @abstractmethod
     def merge(self, old: Params, inbox: Inbox) -> Params:
         """The merged parameters. `old` are the hub's own before this exchange."""
+
+    def refuse_objective(self, objective: Objective) -> str | None:
+        """Why this rule makes no sense with an objective, or None."""
+        return None
 
     def refuse(self, setting: Setting) -> str | None:
         """Why this rule cannot work in a setting, or None."""

@@ -11,21 +11,31 @@ from consilience.rules.base import Rule
 from consilience.types import Params
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox
+    from consilience.algorithm import Inbox, Setting
 
 Weighting = Literal["samples", "uniform"]
+Mixing = Literal["samples", "uniform", "metropolis"]
+"""How a node of a graph weighs its neighbourhood."""
 
 
 @final
 @dataclass(frozen=True)
 class ByData(Rule):
-    """The mean of the models, weighted by samples or uniform."""
+    """The mean of the models, weighted by samples, uniform, or (on a graph) by Metropolis-Hastings."""
 
     name: ClassVar[str] = "by_data"
-    weighting: Weighting = "samples"
+    weighting: Mixing = "samples"
 
     def shares(self, inbox: Inbox) -> Tensor:
+        if self.weighting == "metropolis":
+            assert inbox.mixing is not None  # at a server it is refused
+            return inbox.mixing
         return inbox.weights if self.weighting == "samples" else inbox.uniform
+
+    def refuse(self, setting: Setting) -> str | None:
+        if self.weighting == "metropolis" and not setting.graph:
+            return "metropolis weights follow from the degrees of a graph: set topology"
+        return None
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
         return inbox.mean("params", self.shares(inbox))

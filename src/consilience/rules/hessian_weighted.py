@@ -13,12 +13,21 @@ With D_k the curvature diagonal of client k at its trained weights and r_k = D_k
 Eq. 7 as printed normalises within a client, so that the weights of one coordinate do not sum to 1 and
 the layer shrinks 6-20 times a round; DecHW eq. 6, by the same first author, has the missing division.
 The printed test of the norm is never 0 (an epsilon is added), so ||D_k|| = 0 is tested instead.
+
+Curvature is a client's own claim, and a client that exaggerates it decides every coordinate. A `guard` g
+works where curvature arrives, so that nobody can avoid it (beyond the papers):
+
+    D_k -> 0 where it is negative or not finite;  r_k = D_k / ||D_k||;  r_k -> min(r_k, g median_j r_j)
+
+Of n messages at least half reach the median, so that in the normalised form no client gets more than
+g / (g + n/2 - 1) of a coordinate, whatever it claims: with g = 1 twice an equal share, e.g. 0.2 of ten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -27,6 +36,7 @@ from torch import Tensor
 from consilience import aggregate, tree
 from consilience.curvature import Kind
 from consilience.errors import UserError
+from consilience.rules import robust
 from consilience.rules.base import Rule
 from consilience.rules.by_data import Weighting
 from consilience.solver import check_non_negative
@@ -54,6 +64,11 @@ class HessianWeighted(Rule):
         beta: The factor of a new diagonal when accumulating.
         include_self: Whether a node on a graph counts itself.
         weighting: The weights of what has no curvature.
+        guard: Caps a client's curvature at so many times the median of what a receiver hears, coordinate by
+            coordinate, once it has unit norm again (over the whole model where norm_scope is none; so
+            accumulated curvature counts by its direction alone). 1 is recommended; none is the paper.
+            Where fewer than half of the clients have curvature the median is 0, and the weights are those
+            of what has none: a coordinate about which few claim to know something is safe, not sharp.
     """
 
     name: ClassVar[str] = "hessian_weighted"
@@ -65,9 +80,12 @@ class HessianWeighted(Rule):
     beta: float = 1.0
     include_self: bool = True
     weighting: Weighting = "samples"
+    guard: float | None = None
 
     def __post_init__(self) -> None:
         check_non_negative(self, "beta")
+        if self.guard is not None:
+            check_non_negative(self, "guard")
         if self.accumulate == "none" and self.beta != 1:
             raise UserError(f"hessian_weighted: beta {self.beta} does nothing without accumulate")
         if self.accumulate == "ema" and not isinstance(self.beta, Tensor) and self.beta > 1:
@@ -102,10 +120,40 @@ class HessianWeighted(Rule):
         return inbox.weights if self.weighting == "samples" else inbox.uniform
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
-        shares = self.shares(inbox)
-        importance = inbox["importance"]
-        values = {name: inbox["params"][name] for name in importance}
-        return {**inbox.mean("params", shares), **_FORMS[self.form](values, importance, shares)}
+        shares, importance = self.shares(inbox), inbox["importance"]
+        if self.guard is not None:
+            importance = _believable(importance, self.norm_scope)
+        merged = inbox.mean("params", shares)
+        return merged | {name: self._weigh(name, inbox, importance, shares) for name in importance}
+
+    def _weigh(self, name: str, inbox: Inbox, importance: Params, shares: Tensor) -> Tensor:
+        """One merged parameter."""
+        value, guard = inbox["params"][name], self.guard
+        form: Callable[[Tensor, Tensor], Tensor]
+        if self.form == "normalised":
+            form = partial(_normalised, shares)
+        else:
+            dead = (_layer_maxima(importance, name) == 0) & (shares > 0)
+            form = partial(_client_split if self.form == "client_split" else _as_printed, shares, dead)
+        if guard is None:
+            return form(value, importance[name])
+
+        def guarded(values: Tensor, evidence: Tensor) -> Tensor:
+            most = guard * robust.median(evidence, shares > 0)
+            return form(values, evidence.minimum(most))
+
+        return robust.by_blocks(guarded, inbox, value, importance[name])
+
+
+def _believable(importance: Params, scope: Scope) -> Params:
+    """Stacked curvature as honest clients send it: finite, not negative, of unit norm; in float64."""
+    layers = tree.layers(importance)
+    finite = {
+        name: torch.where(value.isfinite() & (value > 0), value, 0.0).double()
+        for name, value in importance.items()
+    }
+    unit = partial(_unit, layers=layers, scope="model" if scope == "none" else scope)
+    return torch.func.vmap(unit)(finite)
 
 
 def _unit(diagonal: Params, layers: tuple[tuple[str, ...], ...], scope: Scope) -> Params:
@@ -134,32 +182,22 @@ def _layer_maxima(importance: Params, name: str) -> Tensor:
     return torch.stack([importance[n].reshape(len(importance[n]), -1).amax(1) for n in layer]).amax(0)
 
 
-def _client_split(values: Params, importance: Params, weights: Tensor) -> Params:
+def _normalised(weights: Tensor, value: Tensor, evidence: Tensor) -> Tensor:
+    """Per coordinate, the mean weighted by curvature; by data where there is none."""
+    return aggregate.importance_mean({"": value}, {"": evidence}, weights)[""]
+
+
+def _client_split(weights: Tensor, dead: Tensor, value: Tensor, evidence: Tensor) -> Tensor:
     """Clients without any curvature in a layer keep their data share there."""
-    merged: Params = {}
-    for name, value in values.items():
-        dead = (_layer_maxima(importance, name) == 0) & (weights > 0)
-        rest = weights * ~dead
-        weighed = aggregate.importance_mean(
-            {name: value}, {name: importance[name]}, rest / rest.sum().clamp(min=1e-300), heard=rest > 0
-        )[name]
-        kept = aggregate.weighted_sum(value, weights * dead)
-        merged[name] = (kept + rest.sum() * weighed).to(value.dtype)
-    return merged
+    rest = weights * ~dead
+    weighed = aggregate.importance_mean(
+        {"": value}, {"": evidence}, rest / rest.sum().clamp(min=1e-300), heard=rest > 0
+    )[""]
+    kept = aggregate.weighted_sum(value, weights * dead)
+    return (kept + rest.sum() * weighed).to(value.dtype)
 
 
-def _as_printed(values: Params, importance: Params, weights: Tensor) -> Params:
+def _as_printed(weights: Tensor, dead: Tensor, value: Tensor, evidence: Tensor) -> Tensor:
     """HWA eq. 7: `sum_k r_k w_k`, with the data share for clients whose layer is dead."""
-    merged: Params = {}
-    for name, value in values.items():
-        dead = (_layer_maxima(importance, name) == 0) & (weights > 0)
-        evident = aggregate.weighted_sum(importance[name].double() * value, (weights > 0).double())
-        merged[name] = (evident + aggregate.weighted_sum(value, weights * dead)).to(value.dtype)
-    return merged
-
-
-_FORMS: dict[Form, Callable[[Params, Params, Tensor], Params]] = {
-    "normalised": aggregate.importance_mean,
-    "client_split": _client_split,
-    "as_printed": _as_printed,
-}
+    evident = aggregate.weighted_sum(evidence.double() * value, (weights > 0).double())
+    return (evident + aggregate.weighted_sum(value, weights * dead)).to(value.dtype)

@@ -21,6 +21,7 @@ from consilience.engine.cohort import LocalWork
 from consilience.engine.lanes import Batched
 from consilience.engine.simulation import Simulation
 from consilience.models.mlp import MLP
+from consilience.models.spec import Classifier
 from consilience.solver import SGD, Solver
 from consilience.topology import Complete, Ring, Star, Topology
 from consilience.types import State
@@ -91,7 +92,7 @@ def convolutional() -> nn.Module:
     """The model with batch normalisation and dropout."""
     # No bias: batch normalisation takes it out again, and its gradient would be rounding errors alone.
     body = (nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.3), nn.Flatten())
-    return nn.Sequential(*body, nn.Linear(12, CLASSES))
+    return Classifier(nn.Sequential(*body), nn.Linear(12, CLASSES))
 
 
 @dataclass(frozen=True)

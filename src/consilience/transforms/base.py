@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from consilience import tree
 from consilience.algorithm import Algorithm, Inbox, Phase, Setting
+from consilience.errors import UserError
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Transform(ABC):
 
     name: ClassVar[str]
     rebuilt: ClassVar[frozenset[str]] = frozenset()
-    """Groups that a receiver works out from others, e.g. from a compressed form: they are not sent."""
+    """Groups that are not sent: a receiver works them out from others, e.g. from a compressed form, or they
+    are for the sender alone."""
 
     def init_memory(self, params: Params) -> State:
         """What a client keeps for this transform, of each exchange of a round."""
@@ -64,6 +66,10 @@ class Transform(ABC):
     @abstractmethod
     def apply(self, message: Message, memory: State) -> tuple[State, State]:
         """What is sent instead, and what to remember."""
+
+    def settle(self, old: State, new: State, inbox: Inbox) -> State:
+        """What a node of a graph makes of the state that it combined from its old one and what it heard."""
+        return new
 
     def refuse(self, setting: Setting) -> str | None:
         """Why this transform cannot work in a setting, or None."""
@@ -79,9 +85,19 @@ class Transform(ABC):
 class Transformed(Algorithm):
     """A method whose uploads go through a transform."""
 
-    name: ClassVar[str] = "transformed"
     inner: Algorithm
     transform: Transform
+
+    def __post_init__(self) -> None:
+        if self.inner.cached.intersection(GROUPS):
+            raise UserError(
+                f"{self.name}: what is changed after messages were packed does not travel; pack them last"
+            )
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The method, and what is done to its messages."""
+        return f"{self.inner.name} {self.transform.name}"
 
     @property
     def personal(self) -> bool:  # type: ignore[override]
@@ -109,8 +125,14 @@ class Transformed(Algorithm):
             {self._key(number, group): params for number in exchanges for group, params in own.items()},
         )
 
+    def broadcast(self, hub: State) -> State:
+        return self.inner.broadcast(hub)
+
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
-        raise NotImplementedError  # `phases` says what clients do
+        raise NotImplementedError  # `phases` says what clients and hubs do
+
+    def combine(self, hub: State, inbox: Inbox) -> State:
+        raise NotImplementedError
 
     def phases(self) -> tuple[Phase, ...]:
         return tuple(self._changed(number, phase) for number, phase in enumerate(self.inner.phases()))
@@ -120,9 +142,6 @@ class Transformed(Algorithm):
 
     def at(self, round_number: int) -> Algorithm:
         return Transformed(self.inner.at(round_number), self.transform)
-
-    def combine(self, hub: State, inbox: Inbox) -> State:
-        return self.inner.combine(hub, inbox)
 
     def model(self, hub: State, memory: State) -> State:
         return self.inner.model(hub, self._of_method(memory))
@@ -141,16 +160,27 @@ class Transformed(Algorithm):
         prefix = f"{self.transform.name}."
         return {group: params for group, params in memory.items() if not group.startswith(prefix)}
 
+    def _own(self, exchange: int, memory: State) -> State:
+        """What the transform remembers of an exchange."""
+        prefix = self._key(exchange, "")
+        return {g.removeprefix(prefix): params for g, params in memory.items() if g.startswith(prefix)}
+
     def _changed(self, exchange: int, phase: Phase) -> Phase:
         def local(client: Client, down: State, memory: State) -> tuple[State, State]:
-            start = down.get("params", {})
             upload, kept = phase.local(client, down, self._of_method(memory))
-            message = Message(client, upload, start, exchange)
+            message = Message(client, upload, down.get("params", {}), exchange)
             if message.group is None:  # nothing to change, e.g. in a method that sends nothing
                 return upload, {**memory, **kept}
-            own = {group: memory[self._key(exchange, group)] for group in self.transform.init_memory(start)}
-            sent, later = self.transform.apply(message, own)
+            if self.transform.rebuilt.issuperset(GROUPS) and upload.keys() >= set(GROUPS):
+                raise UserError(
+                    f"{self.name}: one message has {' and '.join(GROUPS)}; only one can be packed"
+                )
+            sent, later = self.transform.apply(message, self._own(exchange, memory))
             renewed = {self._key(exchange, group): params for group, params in later.items()}
             return sent, {**memory, **kept, **renewed}
 
-        return Phase(phase.broadcast, local, phase.combine)
+        def combine(hub: State, inbox: Inbox) -> State:
+            new = phase.combine(hub, inbox)
+            return new if inbox.own is None else self.transform.settle(hub, new, inbox)
+
+        return Phase(phase.broadcast, local, combine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-from consilience.algorithm import Algorithm, Inbox, Setting
+from consilience.algorithm import Algorithm, Inbox, Phase, Setting
 from consilience.errors import UserError
 from consilience.types import State
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Until(Algorithm):
     """A method for some rounds, then another that takes the model over.
 
-    Both find their states from the start on; what the first one learns of its own stays where it is.
+    Both find their states from the start on; what the first one learns of its own stays where it is. A state
+    of one name is one state, which the second takes over.
     """
 
     name: ClassVar[str] = "until"
@@ -46,16 +47,35 @@ class Until(Algorithm):
         return self.first.personalised
 
     def init_hub(self, model: State) -> State:
-        return {**self.then.init_hub(model), **self.first.init_hub(model)}
+        return self._both(self.first.init_hub(model), self.then.init_hub(model))
 
     def init_memory(self, model: State) -> State:
-        return {**self.then.init_memory(model), **self.first.init_memory(model)}
+        return self._both(self.first.init_memory(model), self.then.init_memory(model))
+
+    def _both(self, first: State, then: State) -> State:
+        """States side by side; one that both have must be of one kind."""
+        for group in first.keys() & then.keys():
+            kinds = [
+                {name: (v.shape, v.dtype) for name, v in state[group].items()} for state in (first, then)
+            ]
+            if kinds[0] != kinds[1]:
+                raise UserError(
+                    f"until: {self.first.name} and {self.then.name} both keep {group!r}, but of other shapes"
+                )
+        return {**then, **first}
+
+    def broadcast(self, hub: State) -> State:
+        return self.first.broadcast(hub)
 
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         raise NotImplementedError  # `at` says who is in force
 
     def combine(self, hub: State, inbox: Inbox) -> State:
         raise NotImplementedError
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Those of the longer round; `at` says who is in force."""
+        return max(self.first.phases(), self.then.phases(), key=len)
 
     def at(self, round_number: int) -> Algorithm:
         return self.first.at(round_number) if round_number < self.rounds else self.then.at(round_number)

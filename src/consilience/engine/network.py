@@ -1,0 +1,171 @@
+"""A graph of peers on which not everything works: links lose messages, nodes leave, return and sleep.
+
+Every draw is keyed by the seed and the round, so that a run repeats, and resumes as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from consilience import tree
+from consilience.engine.batches import Booleans, IntArray
+from consilience.engine.randomness import Purpose, generator
+from consilience.errors import UserError
+from consilience.types import State
+
+
+@dataclass(frozen=True)
+class Network:
+    """How a graph behaves over time; by default it stays as it is and everything arrives."""
+
+    redraw_every: int | None = None
+    """Rounds after which a random graph is drawn anew."""
+    loss: float = 0.0
+    """How likely a message gets lost on a link."""
+    leave: float = 0.0
+    """How likely a node that is there leaves before a round."""
+    come_back: float = 0.5
+    """How likely a node that is away comes back before a round."""
+    fresh: bool = False
+    """Whether it comes back with its initial model and nothing remembered."""
+    wake: tuple[float, float] = (1.0, 1.0)
+    """How likely a node is awake in a round: every node has a rate of its own between these two."""
+    staleness: int | None = None
+    """The rounds after which a message that a node holds is too old to be used; None: never."""
+
+    def __post_init__(self) -> None:
+        low, high = self.wake
+        if not 0 < low <= high <= 1:
+            raise UserError(
+                f"network: wake is a chance above 0 and up to 1, or two, the smaller first, not {low}, {high}"
+            )
+        if self.staleness is not None and not self.asynchronous:
+            raise UserError("network: staleness is for nodes that sleep: set wake below 1")
+        if self.fresh and self.leave == 0:
+            raise UserError("network: returning: fresh is for nodes that leave: set leave above 0")
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether nodes wake at rates of their own and use the newest message they hold."""
+        return self.wake != (1.0, 1.0)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether everybody hears all neighbours in every round."""
+        return self.loss == 0 and self.leave == 0 and not self.asynchronous
+
+    def drawing(self, round_number: int) -> int:
+        """Which of the graphs drawn one after the other a round has."""
+        return round_number // self.redraw_every if self.redraw_every else 0
+
+    def present(self, seed: int, nodes: int, round_number: int) -> Booleans:
+        """[nodes] who has not left."""
+        if self.leave == 0:
+            return np.ones(nodes, dtype=np.bool_)
+        history = _history(self.leave, self.come_back, seed, nodes)
+        while len(history) <= round_number:
+            draws = generator(seed, Purpose.CHURN, len(history)).random(nodes)
+            history.append(np.where(history[-1], draws >= self.leave, draws < self.come_back))
+        return history[round_number]
+
+    def returned(self, seed: int, nodes: int, round_number: int) -> Booleans:
+        """[nodes] who was away in the last round and is there in this one."""
+        if round_number == 0:
+            return np.zeros(nodes, dtype=np.bool_)
+        now, before = (self.present(seed, nodes, number) for number in (round_number, round_number - 1))
+        return now & ~before
+
+    def awake(self, seed: int, nodes: int, round_number: int) -> Booleans:
+        """[nodes] who wakes in a round."""
+        if not self.asynchronous:
+            return np.ones(nodes, dtype=np.bool_)
+        rates = generator(seed, Purpose.WAKING).uniform(*self.wake, nodes)
+        woken: Booleans = generator(seed, Purpose.WAKING, round_number + 1).random(nodes) < rates
+        return woken
+
+    def lost(self, seed: int, nodes: int, round_number: int) -> Booleans:
+        """[receivers, senders] the links on which a message of this round gets lost."""
+        if self.loss == 0:
+            return np.zeros((nodes, nodes), dtype=np.bool_)
+        draws = generator(seed, Purpose.LINKS, round_number).random((nodes, nodes))
+        lost: Booleans = draws < self.loss
+        return lost
+
+
+@functools.lru_cache(maxsize=1024)
+def _history(leave: float, come_back: float, seed: int, nodes: int) -> list[Booleans]:
+    """Who is there, round by round, as far as it was asked for; everybody in round 0."""
+    return [np.ones(nodes, dtype=np.bool_)]
+
+
+@dataclass(frozen=True)
+class Mailbox:
+    """The newest message of every node, and who holds it: for nodes that do not wake together."""
+
+    messages: State
+    """[replicas, nodes, ...]"""
+    sent: IntArray
+    """[replicas, nodes] the round of each node's newest message; -1 before its first."""
+    held: IntArray
+    """[replicas, receivers, senders] the round of the newest message that arrived; -1 before the first."""
+
+    @classmethod
+    def empty(cls, uploads: State, replicas: int, nodes: int) -> Mailbox:
+        """Before the first message, for uploads like these."""
+        blank = tree.map_leaves(lambda v: v.new_zeros((replicas, nodes, *v.shape[1:])), uploads)
+        never = np.full((replicas, nodes, nodes), -1, dtype=np.int64)
+        return cls(blank, never[:, 0].copy(), never)
+
+    def post(self, uploads: State, places: IntArray, arrived: Booleans, round_number: int) -> Mailbox:
+        """With the messages of a round.
+
+        Args:
+            uploads: Stacked.
+            places: [messages, 2] the replica and the node of each.
+            arrived: [replicas, receivers, senders] where they arrived.
+            round_number: When.
+        """
+        device = next(iter(tree.flatten(uploads).values())).device
+        replicas, nodes = (torch.from_numpy(column.copy()).to(device) for column in places.T)
+        messages = {
+            group: {
+                name: value.index_put((replicas, nodes), uploads[group][name])
+                for name, value in params.items()
+            }
+            for group, params in self.messages.items()
+        }
+        sent = self.sent.copy()
+        sent[places[:, 0], places[:, 1]] = round_number
+        return Mailbox(messages, sent, np.where(arrived, round_number, self.held))
+
+    def usable(self, round_number: int, staleness: int | None) -> Booleans:
+        """[replicas, receivers, senders] whose newest message a node holds and may use.
+
+        A message that was lost leaves its link silent until the next one arrives: the one before is gone.
+        """
+        age = round_number - self.sent[:, None, :]
+        fresh = age <= (np.iinfo(np.int64).max if staleness is None else staleness)
+        usable: Booleans = (self.sent[:, None, :] >= 0) & (self.held == self.sent[:, None, :]) & fresh
+        return usable
+
+    def snapshot(self) -> State:
+        """For a checkpoint."""
+        clock = {"sent": torch.from_numpy(self.sent), "held": torch.from_numpy(self.held)}
+        return {"mailbox_clock": clock, **{f"mailbox.{g}": params for g, params in self.messages.items()}}
+
+    @classmethod
+    def restore(cls, snapshot: State, device: torch.device) -> Mailbox | None:
+        """The inverse of `snapshot`; None where there was none."""
+        if "mailbox_clock" not in snapshot:
+            return None
+        clock = snapshot["mailbox_clock"]
+        messages = {
+            group.removeprefix("mailbox."): {name: value.to(device) for name, value in params.items()}
+            for group, params in snapshot.items()
+            if group.startswith("mailbox.")
+        }
+        return cls(messages, clock["sent"].cpu().numpy(), clock["held"].cpu().numpy())
