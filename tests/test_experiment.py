@@ -171,6 +171,48 @@ def test_the_plot_is_a_picture(written: tuple[Config, Result]):
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20
 
 
+@pytest.mark.parametrize(
+    ("changes", "there"),
+    [
+        ({"topology": "ring", "method": ["dechetero", "dechw"], "seeds": [3, 1]}, True),
+        ({"compare": [{"topology": "star"}, {"topology": "ring"}]}, True),
+        ({"topology": {"name": "erdos_renyi", "p": 0.6}, "network": {"redraw_every": 1}}, True),
+        ({"topology": "ring", "evaluate": {"nodes": False}}, False),
+        ({"topology": "star"}, False),
+    ],
+    ids=["graph", "both", "redrawn", "unlisted", "star"],
+)
+def test_the_nodes_of_a_graph_are_drawn(changes: dict[str, Any], there: bool, tmp_path: Path):
+    experiment.run(configure(rounds=2, **changes), folder=RunFolder(tmp_path))
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {"accuracy.png", *(["nodes.png", "map.png"] if there else [])}
+    if there:
+        experiment.run(configure(rounds=1), folder=RunFolder(tmp_path), existing="overwrite")
+        assert {path.name for path in tmp_path.glob("*.png")} == {"accuracy.png"}
+
+
+def test_the_map_is_of_the_graph_of_the_first_seed_in_the_last_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[Any] = []
+    monkeypatch.setattr(experiment, "map_plot", lambda records, peers, path, title: seen.append(peers))
+    config = configure(
+        clients=8,
+        rounds=3,
+        seeds=[3, 1],
+        topology={"name": "erdos_renyi", "p": 0.5},
+        network={"redraw_every": 2},
+    )
+    experiment.run(config, folder=RunFolder(tmp_path))
+    (peers,) = seen[0].values()
+    (arm,) = plan(config)
+    simulation = simulate(arm.scene, arm.variants)
+    graphs = [simulation.world.adjacency(0, number) for number in range(3)]
+    assert (peers.seed, sum(peers.sizes)) == (3, 60)
+    assert np.array_equal(peers.adjacency, graphs[2])
+    assert not np.array_equal(peers.adjacency, graphs[1])
+
+
 def test_the_partitions_are_on_record(written: tuple[Config, Result]):
     config, result = written
     assert result.path is not None

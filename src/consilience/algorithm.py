@@ -69,6 +69,10 @@ class Phase(NamedTuple):
     broadcast: Callable[[State], State]
     local: Callable[[Client, State, State], tuple[State, State]]
     combine: Callable[[State, Inbox], State]
+    known: frozenset[str] = frozenset()
+    """Groups of the broadcast that clients have from the exchange before: they are not sent again."""
+    flooded: bool = False
+    """Whether, on a graph, messages are passed on until every node has heard every other."""
 
 
 @dataclass(frozen=True)

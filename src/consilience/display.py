@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +22,7 @@ from consilience.experiment import Arm, Listener, Result, split
 from consilience.report.bubbles import bubble_plot
 from consilience.report.graphs import graph_plot, graph_statistics
 from consilience.report.table import comparison_table, human_bytes
-from consilience.run_folder import PLOT
+from consilience.run_folder import PLOTS
 from consilience.topology import Adjacency
 
 
@@ -122,7 +123,8 @@ def show_result(result: Result, targets: Sequence[float]) -> None:
     screen.print(comparison_table(result.summaries, targets))
     if result.path is not None:
         print(f"results: {result.path}")
-        print(f"plot: {result.path / PLOT}")
+        for plot in filter(Path.exists, (result.path / name for name in PLOTS)):
+            print(f"plot: {plot}")
     print(f"digest: {result.digest}")
 
 

@@ -19,18 +19,21 @@ from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.deploy import wire
-from consilience.engine.build import Scene, check, simulate
+from consilience.engine.build import Scene, _adjacency, check, simulate
 from consilience.engine.cohort import LocalWork
 from consilience.engine.determinism import repeatable
 from consilience.engine.simulation import Record
 from consilience.errors import UserError
 from consilience.methods import MethodChoice
+from consilience.report.node_plots import MAPPED, Peers, map_plot, nodes_plot, settings_with_nodes
 from consilience.report.plots import accuracy_plot
 from consilience.report.summary import MethodSummary, summarise
 from consilience.run_folder import (
     CLIENTS,
     CONFIG,
+    MAP,
     METRICS,
+    NODE_PLOT,
     PARTITIONS,
     PLOT,
     SUMMARY,
@@ -277,6 +280,7 @@ class _Run:
         digest = _digest(self.records, self.clients, self.models)
         if self.folder:
             accuracy_plot(self.records, self.folder.path / PLOT, self.config.name)
+            self._draw_nodes(self.folder.path)
             summary = {
                 "name": self.config.name,
                 "digest": digest,
@@ -286,6 +290,26 @@ class _Run:
             self.folder.write_json(SUMMARY, finite_line(summary))
         path = self.folder.path if self.folder else None
         return Result(self.records, self.clients, summaries, self.models, digest, path)
+
+    def _draw_nodes(self, path: Path) -> None:
+        """Plots of what is recorded about the nodes of graphs, if there are any."""
+        arms = {arm.setting: arm for arm in self.arms}
+        drawn = {setting: _peers(arms[setting]) for setting in settings_with_nodes(self.records)}
+        peers = {setting: graph for setting, graph in drawn.items() if graph is not None}
+        mapped = {setting: graph for setting, graph in peers.items() if len(graph.sizes) <= MAPPED}
+        if peers:
+            nodes_plot(self.records, peers, path / NODE_PLOT, self.config.name)
+        if mapped:
+            map_plot(self.records, mapped, path / MAP, self.config.name)
+
+
+def _peers(arm: Arm) -> Peers | None:
+    """The graph of the first seed in the last round."""
+    scene, seed = arm.scene, arm.scene.seeds[0]
+    drawing = scene.network.drawing(arm.config.rounds - 1)
+    graph = _adjacency(scene, seed, drawing) if drawing else _adjacency(scene, seed)
+    sizes = tuple(len(rows) for rows in scene.partitions[seed].shards)
+    return None if graph is None else Peers(seed, graph, sizes)
 
 
 def _line(arm: Arm, record: Record) -> dict[str, Any]:

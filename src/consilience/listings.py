@@ -123,7 +123,7 @@ def method_table(entries: list[dict[str, Any]]) -> Table:
     table.add_column("runs on")
     for family in get_args(Family):
         table.add_section()
-        table.add_row(f"[bold]{family}[/bold]")
+        table.add_row("", f"[bold]{family}[/bold]")
         for entry in (entry for entry in entries if entry["family"] == family):
             names = ", ".join([entry["name"], *entry["aliases"]])
             places = " ".join(place for place in ("star", "graph") if entry[place])
@@ -131,7 +131,7 @@ def method_table(entries: list[dict[str, Any]]) -> Table:
             table.add_row(names, entry["summary"], up, down, places)
     for heading, parts in PARTS.items():
         table.add_section()
-        table.add_row(f"[bold]{heading}[/bold]")
+        table.add_row("", f"[bold]{heading}[/bold]")
         for name, cls in parts.items():
             table.add_row(name, _summary(cls))
     return table

@@ -89,7 +89,8 @@ class Method(Algorithm):
     def phases(self) -> tuple[Phase, ...]:
         if not self.parts().objective.gradients_first:
             return super().phases()
-        return (Phase(super().broadcast, _gradient, self._mean_gradient), *super().phases())
+        training = Phase(self.broadcast, self.local, self.combine, frozenset({"params", "buffers"}))
+        return (Phase(super().broadcast, _gradient, self._mean_gradient), training)
 
     def _mean_gradient(self, hub: State, inbox: Inbox) -> State:
         return {**hub, GRADIENT: inbox.mean(GRADIENT, self.parts().rule.shares(inbox))}

@@ -24,6 +24,9 @@ Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS, PLOT, MODELS = "checkpoint.safetensors", "partitions.json", "accuracy.png", "models"
+NODE_PLOT, MAP = "nodes.png", "map.png"
+PLOTS = (PLOT, NODE_PLOT, MAP)
+"""Those of nodes are there for a run on a graph only."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Delete the files of an earlier run, and nothing else that may lie there."""
-        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLOT, CONFIG):
+        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, *PLOTS, CONFIG):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / MODELS, ignore_errors=True)
 

@@ -19,7 +19,7 @@ def heard(importance: torch.Tensor | None, who: list[list[int]], sizes: list[flo
     mask = np.array([who], dtype=np.bool_)
     weights = mask * np.array(sizes)
     weights = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
-    return Heard(messages, mask, weights, weights, mask, [0], [0], None)
+    return Heard(messages, mask, weights, weights, weights, [0], [0], None)
 
 
 def test_distances_from_the_mean_model():

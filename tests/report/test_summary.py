@@ -56,6 +56,13 @@ def test_every_number_by_hand():
             "0.9": {"mean": 2.5, "reached": 2, "seeds": 3},  # rounds 2, 3, never
             "0.95": {"mean": None, "reached": 0, "seeds": 3},
         },
+        # The best are 0.9, 0.9, 0.7: half of them is 0.45, 0.45, 0.35, and 0.8 of them 0.72, 0.72, 0.56.
+        "rounds_to_best": {
+            "0.5": {"mean": 1.0, "reached": 3, "seeds": 3},  # rounds 1, 1, 1
+            "0.8": {"mean": pytest.approx(8 / 3), "reached": 3, "seeds": 3},  # rounds 2, 3, 3
+            "0.9": {"mean": pytest.approx(8 / 3), "reached": 3, "seeds": 3},
+            "0.95": {"mean": pytest.approx(8 / 3), "reached": 3, "seeds": 3},
+        },
         "bytes_up": 600.0,  # 100 + 400 + 100 for each seed
         "bytes_down": 900.0,
         "samples_per_s": pytest.approx(9000 / 4.0),  # 2 + 0.5 + 1.5 seconds, whatever the number of seeds
@@ -110,6 +117,35 @@ def test_a_seed_without_accuracy_leaves_no_mean():
     (summary,) = summarise([record(0, 1, 0.5), record(1, 1)], [0.5])
     assert summary.final_accuracy_mean is None
     assert summary.rounds_to["0.5"] == {"mean": 1.0, "reached": 1, "seeds": 2}
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "rounds"),
+    [
+        ([0.4, 0.5, 0.64, 0.72, 0.76, 0.8], {"0.5": 1, "0.8": 3, "0.9": 4, "0.95": 5}),
+        ([0.1, 0.8, 0.2], {"0.5": 2, "0.8": 2, "0.9": 2, "0.95": 2}),  # it need not stay there
+        ([math.inf, None, 0.8], {"0.5": 3, "0.8": 3, "0.9": 3, "0.95": 3}),
+        ([None, math.nan], dict.fromkeys(("0.5", "0.8", "0.9", "0.95"))),
+    ],
+)
+def test_rounds_to_fractions_of_the_best(accuracies, rounds):
+    records = [
+        record(0, number) | {"test_accuracy": accuracy} for number, accuracy in enumerate(accuracies, start=1)
+    ]
+    (summary,) = summarise(records, [])
+    assert {fraction: found["mean"] for fraction, found in summary.rounds_to_best.items()} == rounds
+
+
+def test_every_seed_has_a_best_of_its_own():
+    # Half of the best is 0.4 in one seed, reached in round 3, and 0.1 in the other, reached in round 1.
+    curves = [[0.1, 0.2, 0.8], [0.1, 0.2, 0.2]]
+    records = [
+        record(seed, number, accuracy)
+        for seed, curve in enumerate(curves)
+        for number, accuracy in enumerate(curve, start=1)
+    ]
+    (summary,) = summarise([*records, record(2, 1)], [])
+    assert summary.rounds_to_best["0.5"] == {"mean": 2.0, "reached": 2, "seeds": 3}
 
 
 def test_no_time_no_speed():

@@ -23,6 +23,9 @@ from consilience.method import Method, Parts
 from consilience.rules.by_data import ByData
 from consilience.types import State
 
+Order = Literal["adapt_then_combine", "combine_then_adapt"]
+"""Whether a node moves before it hears its neighbours, or from where they all were."""
+
 MOVE = "move"
 
 
@@ -36,7 +39,7 @@ class DPSGD(Method):
     family: ClassVar[Family] = "averaging"
     formula: ClassVar[str] = "x_i <- sum_j W_ij (x_j - lr g_j(x_j)), W Metropolis-Hastings"
     choose: ClassVar[str] = "As the standard reference on a graph: all nodes count alike (beyond the papers)"
-    order: Literal["adapt_then_combine", "combine_then_adapt"] = "adapt_then_combine"
+    order: Order = "adapt_then_combine"
 
     def parts(self) -> Parts:
         return Parts(rule=ByData("metropolis"))

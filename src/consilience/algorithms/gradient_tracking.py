@@ -1,9 +1,13 @@
 """Gradient tracking: every node follows an estimate of the whole graph's gradient.
 
 Nedic, Olshevsky, Shi: Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs
-(SIAM Journal on Optimization 2017), DIGing. With Metropolis-Hastings weights W and y_i^0 = grad F_i(x_i^0):
+(SIAM Journal on Optimization 2017), DIGing; in the other order Di Lorenzo, Scutari: NEXT: In-Network
+Nonconvex Optimization (IEEE Transactions on Signal and Information Processing over Networks 2016). With
+Metropolis-Hastings weights W and y_i^0 = grad F_i(x_i^0):
 
-    x_i^{t+1} = sum_j W_ij x_j^t - lr y_i^t
+    combine_then_adapt  x_i^{t+1} = sum_j W_ij x_j^t - lr y_i^t,    DIGing as printed
+    adapt_then_combine  x_i^{t+1} = sum_j W_ij (x_j^t - lr y_j^t),  which stands several times longer steps
+
     y_i^{t+1} = sum_j W_ij y_j^t + grad F_i(x_i^{t+1}) - grad F_i(x_i^t)
 
 The mean of all y_i always is the mean of all gradients, so with a constant lr nodes converge to the minimiser
@@ -22,6 +26,7 @@ from typing import ClassVar, final
 
 from consilience import tree
 from consilience.algorithm import Algorithm, Family, Inbox, Setting
+from consilience.algorithms.dpsgd import Order
 from consilience.client import Client
 from consilience.solver import check_non_negative
 from consilience.types import State
@@ -37,9 +42,10 @@ class GradientTracking(Algorithm):
     name: ClassVar[str] = "gradient-tracking"
     paper: ClassVar[str] = "Nedic, Olshevsky, Shi, SIAM Journal on Optimization 2017"
     family: ClassVar[Family] = "drift correction"
-    formula: ClassVar[str] = "x_i <- sum_j W_ij x_j - lr y_i; y_i <- sum_j W_ij y_j + change of grad F_i(x_i)"
+    formula: ClassVar[str] = "x_i <- sum_j W_ij (x_j - lr y_j); y_i <- sum_j W_ij y_j + change of grad F_i"
     choose: ClassVar[str] = "As the exact reference on a graph, however data differ (beyond the papers)"
     lr: float = 0.1
+    order: Order = "adapt_then_combine"
 
     def __post_init__(self) -> None:
         check_non_negative(self, "lr")
@@ -56,18 +62,18 @@ class GradientTracking(Algorithm):
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         gradient = client.grad(down)
         tracker = tree.add(down[TRACKER], tree.sub(gradient.params, memory[LAST]))
-        upload = {"params": down["params"], "buffers": gradient.buffers, TRACKER: tracker}
+        params = down["params"]
+        if self.order == "adapt_then_combine":
+            params = tree.axpy(-self.lr, tracker, params)
+        upload = {"params": params, "buffers": gradient.buffers, TRACKER: tracker}
         return upload, {**memory, LAST: gradient.params}
 
     def combine(self, hub: State, inbox: Inbox) -> State:
         assert inbox.own is not None  # at a server it is refused
-        mixed = inbox.mean("params", inbox.mixing)
-        return {
-            **hub,
-            "params": tree.axpy(-self.lr, inbox.own[TRACKER], mixed),
-            "buffers": inbox.buffers(),
-            TRACKER: inbox.mean(TRACKER, inbox.mixing),
-        }
+        params, tracker = (inbox.mean(group, inbox.mixing) for group in ("params", TRACKER))
+        if self.order == "combine_then_adapt":
+            params = tree.axpy(-self.lr, inbox.own[TRACKER], params)
+        return {**hub, "params": params, "buffers": inbox.buffers(), TRACKER: tracker}
 
     def refuse(self, setting: Setting) -> str | None:
         if not setting.graph:

@@ -127,7 +127,8 @@ class Exchange:
             if world.graph or self.personal or client not in cast.failed[index]
         )
         down = self._broadcast(hub)
-        down_bytes = {} if world.graph else row_bytes(down)
+        known = self.phase(tree.index(world.numbers, 0)).known
+        down_bytes = {} if world.graph else row_bytes(down, known)
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
             traffic = tuple(Traffic(down=count) for count in received)
@@ -248,6 +249,8 @@ class Exchange:
         sound = np.zeros((replicas, nodes), dtype=np.bool_)
         takes_part = np.zeros((replicas, nodes), dtype=np.bool_)
         links = np.stack([world.adjacency(replica, self.round) for replica in range(replicas)])
+        if self.phase(tree.index(world.numbers, 0)).flooded:
+            links = np.broadcast_to(~np.eye(nodes, dtype=np.bool_), links.shape)
         for row, (replica, node) in enumerate(sent.jobs):
             place[replica, node] = row
             takes_part[replica, node] = True
@@ -284,7 +287,7 @@ class Exchange:
             who=heard,
             weights=_normalised(sizes),
             peers=_normalised(sizes * (1 - np.eye(nodes))),
-            links=links,
+            mixing=np.stack([_mixing(*given) for given in zip(links, heard, world.sizes() > 0, strict=True)]),
             sent=counts[0],
             received=counts[1],
             mailbox=mailbox,
@@ -299,7 +302,7 @@ class Exchange:
             "share": {
                 "weights": torch.from_numpy(weights).to(world.device),
                 "peers": torch.from_numpy(peers).to(world.device),
-                "mixing": torch.from_numpy(heard.mixing()).to(world.device),
+                "mixing": torch.from_numpy(heard.mixing).to(world.device),
                 "population": self._populations()[:, None].expand(replicas, nodes),
             }
         }
@@ -330,21 +333,13 @@ class Heard:
     """The same: shares of the data of those heard."""
     peers: Floats
     """The same without the node itself."""
-    links: Booleans
-    """The same for who could be heard, neighbours only."""
+    mixing: Floats
+    """The same: Metropolis-Hastings weights."""
     sent: list[int]
     """By replica, messages that went over an edge."""
     received: list[int]
     """Those of them that arrived."""
     mailbox: Mailbox | None
-
-    def mixing(self) -> Floats:
-        """[replicas, receivers, senders] Metropolis-Hastings weights; unheard neighbours' go to the node."""
-        weights = np.stack([metropolis(links) for links in self.links])
-        own = np.eye(weights.shape[1], dtype=np.bool_)
-        others = np.where(self.who & ~own, weights, 0.0)
-        mixing: Floats = others + own * (1 - others.sum(-1, keepdims=True))
-        return mixing
 
 
 @dataclass(frozen=True)
@@ -378,6 +373,24 @@ def _heard(messages: State, present: Booleans, device: torch.device) -> State:
         return messages
     blank = tree.map_leaves(torch.zeros_like, messages)
     return _choose(torch.from_numpy(present).to(device), messages, blank)
+
+
+def _mixing(links: Booleans, heard: Booleans, speaks: Booleans) -> Floats:
+    """[receivers, senders] Metropolis-Hastings weights; those of unheard neighbours are the node's own.
+
+    Args:
+        links: [receivers, senders] the neighbours.
+        heard: The same, who was heard, a node itself among them.
+        speaks: [nodes] who has data; the others count for no degree.
+
+    A node that has nothing to say itself follows all whom it hears alike.
+    """
+    own = np.eye(len(links), dtype=np.bool_)
+    others = np.where(heard & ~own, metropolis(links & speaks[:, None] & speaks), 0.0)
+    mixing = others + own * (1 - others.sum(-1, keepdims=True))
+    alike = heard / np.maximum(heard.sum(-1, keepdims=True), 1)
+    chosen: Floats = np.where(heard.diagonal()[:, None], mixing, alike)
+    return chosen
 
 
 def _normalised(sizes: Floats) -> Floats:

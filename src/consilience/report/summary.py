@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from consilience.errors import UserError
 
 Record = Mapping[str, object]
+
+FRACTIONS = (0.5, 0.8, 0.9, 0.95)
+"""Of a seed's best accuracy, for `MethodSummary.rounds_to_best`."""
+
+ROUNDED = 1 - 1e-12
+"""Lets an accuracy that is such a fraction exactly count: 0.72 is below 0.9 * 0.8 as computed."""
 
 
 class RoundsTo(TypedDict):
@@ -28,6 +34,9 @@ class MethodSummary:
     The final accuracy of a seed is that of its last evaluation, the best one that of its best round; mean
     and sample standard deviation (0 for one seed) are `None` if some seed has no finite value to give.
     Bytes are those of one seed's whole run; `dropped` counts uploads over all rounds and seeds.
+    `rounds_to` is about accuracies that are the same for all methods, `rounds_to_best` about fractions
+    (0.5, 0.8, 0.9 and 0.95) of the best accuracy that the method reached in each seed: how soon it was nearly
+    as good as it would become, whatever that is.
     """
 
     setting: str
@@ -43,6 +52,7 @@ class MethodSummary:
     bytes_down: float
     samples_per_s: float | None
     dropped: int
+    rounds_to_best: dict[str, RoundsTo] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """The summary as plain values, ready for a JSON file."""
@@ -54,6 +64,7 @@ class MethodSummary:
             "final_accuracy": {"mean": self.final_accuracy_mean, "std": self.final_accuracy_std},
             "best_accuracy": {"mean": self.best_accuracy_mean, "std": self.best_accuracy_std},
             "rounds_to": {target: dict(reached) for target, reached in self.rounds_to.items()},
+            "rounds_to_best": {fraction: dict(reached) for fraction, reached in self.rounds_to_best.items()},
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "samples_per_s": self.samples_per_s,
@@ -75,7 +86,7 @@ def summarise(records: Sequence[Record], targets: Sequence[float]) -> list[Metho
 
 
 def target_key(target: float) -> str:
-    """The name of a target accuracy in `MethodSummary.rounds_to`."""
+    """The name of a target accuracy in `MethodSummary.rounds_to`, or of a fraction in `rounds_to_best`."""
     return str(float(target))
 
 
@@ -114,9 +125,8 @@ def _summary(
     curves = [accuracy_curve(run) for run in runs]
     records = [record for run in runs for record in run.values()]
     final_mean, final_std = _spread([list(curve.values())[-1] if curve else math.nan for curve in curves])
-    best_mean, best_std = _spread(
-        [max(filter(math.isfinite, curve.values()), default=math.nan) for curve in curves]
-    )
+    bests = [max(filter(math.isfinite, curve.values()), default=math.nan) for curve in curves]
+    best_mean, best_std = _spread(bests)
     # The seeds of a round train together: each of their records holds the same wall-clock time.
     seconds = {number: _number(record, "seconds") for run in runs for number, record in run.items()}
     total_seconds = sum(seconds.values())
@@ -130,11 +140,15 @@ def _summary(
         final_accuracy_std=final_std,
         best_accuracy_mean=best_mean,
         best_accuracy_std=best_std,
-        rounds_to={target_key(target): _rounds_to(curves, target) for target in targets},
+        rounds_to={target_key(target): _rounds_to(curves, [target] * len(curves)) for target in targets},
         bytes_up=_total(records, "bytes_up") / len(runs),
         bytes_down=_total(records, "bytes_down") / len(runs),
         samples_per_s=_total(records, "samples") / total_seconds if total_seconds > 0 else None,
         dropped=sum(_dropped(record) for record in records),
+        rounds_to_best={
+            target_key(fraction): _rounds_to(curves, [fraction * best * ROUNDED for best in bests])
+            for fraction in FRACTIONS
+        },
     )
 
 
@@ -145,10 +159,11 @@ def _spread(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def _rounds_to(curves: Sequence[Mapping[int, float]], target: float) -> RoundsTo:
-    """When each seed first reached a target accuracy."""
+def _rounds_to(curves: Sequence[Mapping[int, float]], targets: Sequence[float]) -> RoundsTo:
+    """When each seed first reached its target accuracy; one that is NaN is never reached."""
     firsts = [
-        next((number for number, accuracy in curve.items() if accuracy >= target), None) for curve in curves
+        next((number for number, accuracy in curve.items() if target <= accuracy < math.inf), None)
+        for curve, target in zip(curves, targets, strict=True)
     ]
     reached = [first for first in firsts if first is not None]
     return {

@@ -145,9 +145,12 @@ class _Wire(Watch):
         result = function(*given)
         if place.role == "local":
             upload, _ = cast(tuple[State, State], result)
-            cached = place.algorithm.cached if place.exchange.startswith("exchange") else ()
+            kind, number = place.exchange.split()
+            phases = place.algorithm.phases() if kind == "exchange" else place.algorithm.setup()
+            cached = place.algorithm.cached if kind == "exchange" else ()
+            known = phases[int(number)].known
             self.up += _send({group: params for group, params in upload.items() if group not in cached})
-            self.down += _send(given[1])
+            self.down += _send({group: params for group, params in given[1].items() if group not in known})
         return result
 
 

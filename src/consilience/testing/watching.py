@@ -68,10 +68,10 @@ class Watched(Algorithm):
         return self.inner.refuse(setting)
 
     def _phase(self, phase: Phase, name: str) -> Phase:
-        return Phase(
-            self._watching("broadcast", phase.broadcast, name),
-            self._watching("local", phase.local, name),
-            self._watching("combine", phase.combine, name),
+        return phase._replace(
+            broadcast=self._watching("broadcast", phase.broadcast, name),
+            local=self._watching("local", phase.local, name),
+            combine=self._watching("combine", phase.combine, name),
         )
 
     def _watching(

@@ -183,4 +183,4 @@ class Transformed(Algorithm):
             new = phase.combine(hub, inbox)
             return new if inbox.own is None else self.transform.settle(hub, new, inbox)
 
-        return Phase(phase.broadcast, local, combine)
+        return phase._replace(local=local, combine=combine)
