@@ -128,6 +128,14 @@ class Algorithm(ABC):
     cached: ClassVar[frozenset[str]] = frozenset()
     """Groups of the upload that a receiver keeps from the sender's last message: they are not sent again."""
 
+    def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
+        """The algorithm for inputs of a shape and a number of classes; most need to know neither."""
+        return self
+
+    def quick(self) -> Algorithm:
+        """The same messages with less work, where only their sizes matter."""
+        return self
+
     def init_hub(self, model: State) -> State:
         """The hub's state before round 0. `model` has `params` and `buffers`."""
         return model

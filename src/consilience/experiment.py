@@ -19,7 +19,7 @@ from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.deploy import wire
-from consilience.engine.build import Scene, _adjacency, check, simulate
+from consilience.engine.build import Scene, adjacency_of, check, simulate
 from consilience.engine.cohort import LocalWork
 from consilience.engine.determinism import repeatable
 from consilience.engine.simulation import Record
@@ -307,7 +307,7 @@ def _peers(arm: Arm) -> Peers | None:
     """The graph of the first seed in the last round."""
     scene, seed = arm.scene, arm.scene.seeds[0]
     drawing = scene.network.drawing(arm.config.rounds - 1)
-    graph = _adjacency(scene, seed, drawing) if drawing else _adjacency(scene, seed)
+    graph = adjacency_of(scene, seed, drawing) if drawing else adjacency_of(scene, seed)
     sizes = tuple(len(rows) for rows in scene.partitions[seed].shards)
     return None if graph is None else Peers(seed, graph, sizes)
 

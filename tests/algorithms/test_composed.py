@@ -21,14 +21,18 @@ from consilience.errors import UserError
 from consilience.method import Composed
 from consilience.methods import read_method
 from consilience.models import MLP
+from consilience.objectives.base import Objective
 from consilience.objectives.contrastive import Contrastive
 from consilience.objectives.control_variates import ControlVariates
+from consilience.objectives.drift import DriftVariable
 from consilience.objectives.fisher_elastic import FisherElastic
 from consilience.objectives.proximal import Proximal
 from consilience.rules.base import Rule
 from consilience.rules.by_data import ByData
 from consilience.rules.gaussianity import Gaussianity
 from consilience.rules.hessian_weighted import HessianWeighted
+from consilience.rules.krum import Krum
+from consilience.rules.median import Median
 from consilience.server_steps.base import ServerStep
 from consilience.server_steps.relax import Relax
 from consilience.topology import Ring
@@ -180,3 +184,46 @@ def test_an_objectives_own_number_comes_first():
 def test_controls_are_not_combined_with_an_average_by_data():
     with pytest.raises(UserError, match=r"control_variates with by_data: .* uniform"):
         Composed(ControlVariates(), ByData("samples"))
+
+
+IN_A_FILE = [
+    ({"objective": {"name": "proximal", "mu": 0.1}, "rule": "hessian_weighted"}, Proximal, HessianWeighted),
+    ({"objective": "contrastive", "rule": "gaussianity"}, Contrastive, Gaussianity),
+    (
+        {
+            "objective": "control_variates",
+            "rule": {"name": "by_data", "weighting": "uniform"},
+            "server": "extrapolate",
+        },
+        ControlVariates,
+        ByData,
+    ),
+    ({"objective": "drift_variable", "rule": "median", "server": "add_drift"}, DriftVariable, Median),
+    ({"rule": {"name": "krum", "f": 0}, "server": {"name": "adaptive", "kind": "yogi"}}, Objective, Krum),
+]
+
+
+@pytest.mark.parametrize(("entry", "objective", "rule"), IN_A_FILE)
+def test_parts_of_different_papers_combine_in_a_configuration_and_train(entry, objective, rule, scene, play):
+    (method,) = read_method(entry).sweep.variants
+    assert isinstance(method, Composed)
+    assert isinstance(method.objective, objective)
+    assert isinstance(method.rule, rule)
+    where = replace(scene(), build=lambda: MLP((8,)).build((6,), 3))
+    before, after = (tree.flatten(play(where, method, rounds).hub) for rounds in (0, 2))
+    assert all(value.isfinite().all() for value in after.values())
+    assert any(not torch.equal(before[path], value) for path, value in after.items())
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"objective": "control_variates"}, "set the rule's weighting to uniform"),
+        ({"rule": "hessian_weighted", "server": "extrapolate"}, "use the rule by_data"),
+        ({"server": "add_drift"}, "no drift is kept"),
+        ({"objective": {"name": "proximal", "mu": 0.1}, "rule": "normalised_steps"}, "make them equal"),
+    ],
+)
+def test_pairs_that_make_no_sense_are_refused_with_the_reason(entry, reason):
+    with pytest.raises(UserError, match=reason):
+        read_method(entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -33,14 +33,14 @@ def drifts(simulation):
     return simulation.store.load(range(simulation.world.population))["drift"]
 
 
+@dataclass(frozen=True)
 class Quadratic:
     """A client with the loss `(v - a)' H (v - a) / 2` that trains to the exact minimum."""
 
-    solver = SGD(0.1)
-    steps = torch.tensor(1.0)
-
-    def __init__(self, hessian, centre):
-        self.hessian, self.centre = hessian, centre
+    hessian: torch.Tensor
+    centre: torch.Tensor
+    solver: SGD = field(default_factory=lambda: SGD(0.1))
+    steps: torch.Tensor = field(default_factory=lambda: torch.tensor(1.0))
 
     def train(self, model, objective, context):
         """One Newton step: what an objective adds is quadratic, too."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -132,3 +133,12 @@ def test_labels_are_not_markup():
 )
 def test_human_bytes(count, text):
     assert human_bytes(count) == text
+
+
+def test_clients_own_models_get_a_column_where_a_method_has_them():
+    plain, personal = summary(), replace(summary(method="pfedme"), personal_accuracy_mean=0.9876)
+    assert "own" not in rendered([plain])
+    lines = rendered([plain, personal]).splitlines()
+    assert "own" in lines[0]
+    assert "98.76" in lines[-1]
+    assert "98.76" not in lines[-2]

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, final
 from consilience.algorithm import Family
 from consilience.curvature import Kind
 from consilience.method import Method, Parts
+from consilience.rules.by_data import Weighting
 from consilience.rules.hessian_weighted import Form, HessianWeighted
 from consilience.tree import Layers
 
@@ -31,9 +32,11 @@ class HWA(Method):
     form: Form = "normalised"
     kind: Kind = "per_sample_sum"
     norm_scope: Literal["layer", "tensor", "model"] = "layer"
+    weighting: Weighting = "samples"
+    """Of what has no curvature."""
     guard: float | None = None
     """Against exaggerated curvature, e.g. 1: see the rule; None is the paper."""
 
     def parts(self) -> Parts:
-        rule = HessianWeighted(self.layers, self.form, self.kind, self.norm_scope, guard=self.guard)
-        return Parts(rule=rule)
+        kinds = (self.layers, self.form, self.kind, self.norm_scope)
+        return Parts(rule=HessianWeighted(*kinds, weighting=self.weighting, guard=self.guard))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -89,7 +89,7 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(scene.build())
-    for algorithm, _ in variants:
+    for algorithm, _ in _for_data(scene.dataset, variants):
         algorithm.init_hub(model)
         algorithm.init_memory(model)
 
@@ -100,6 +100,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     Replicas are ordered by variant, then by seed.
     """
     task = _task(scene)
+    variants = _for_data(scene.dataset, variants)
     replicas = _replicas(scene, len(variants))
     method, method_numbers = numbers.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
     solver, solver_numbers = numbers.merge_variants([s for _, s in variants], scene.dtype, scene.device)
@@ -119,9 +120,26 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
         initial=initial,
         test=np.arange(len(scene.dataset.targets), len(pool.targets), dtype=np.int64),
         network=scene.network,
-        redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: _adjacency(scene, seed, drawing)),
+        redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )
     return Simulation(world, method)
+
+
+def _for_data(
+    dataset: Dataset, variants: Sequence[tuple[Algorithm, Solver]]
+) -> list[tuple[Algorithm, Solver]]:
+    """Methods that know what the data look like, those that others wrap among them."""
+
+    def tell(algorithm: Algorithm) -> Algorithm:
+        wrapped = {
+            entry.name: tell(value)
+            for entry in fields(cast(Any, algorithm))
+            if isinstance(value := getattr(algorithm, entry.name), Algorithm)
+        }
+        whole = numbers.replace(algorithm, wrapped) if wrapped else algorithm
+        return whole.for_data(dataset.shape, dataset.classes)
+
+    return [(tell(algorithm), solver) for algorithm, solver in variants]
 
 
 def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
@@ -175,7 +193,7 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
 
 
 def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
-    graphs = {seed: _adjacency(scene, seed) for seed in scene.seeds}
+    graphs = {seed: adjacency_of(scene, seed) for seed in scene.seeds}
     return tuple(
         Replica(seed, variant, part.shards, part.holdouts, graphs[seed])
         for variant in range(variants)
@@ -183,7 +201,7 @@ def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
     )
 
 
-def _adjacency(scene: Scene, seed: int, *drawing: int) -> Adjacency | None:
+def adjacency_of(scene: Scene, seed: int, *drawing: int) -> Adjacency | None:
     """The graph of a seed, or what it is after some number of drawings."""
     return scene.topology.adjacency(scene.population, generator(seed, Purpose.TOPOLOGY, *drawing))
 

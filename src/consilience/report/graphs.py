@@ -107,7 +107,7 @@ def graph_figure(adjacency: Adjacency, sizes: Sequence[int], title: str = "") ->
     axes.set_axis_off()
     axes.set_title(title, fontsize=FONT + 2, color=INK, loc="left")
 
-    places = _places(adjacency)
+    places = layout(adjacency)
     low, high = places.min(0), places.max(0)
     extent = float((high - low).max()) + 1
     axes.set_xlim((low + high)[0] / 2 - extent / 2, (low + high)[0] / 2 + extent / 2)
@@ -159,7 +159,7 @@ def _draw_nodes(axes: Axes, places: Floats, sizes: npt.NDArray[np.int64], diamet
     return shown
 
 
-def _places(adjacency: Adjacency) -> Floats:
+def layout(adjacency: Adjacency) -> Floats:
     """[nodes, 2] where nodes are drawn, about 1 apart: components in rows, the largest first."""
     count, membership = connected_components(adjacency, directed=False)
     components = [np.flatnonzero(membership == number) for number in range(count)]

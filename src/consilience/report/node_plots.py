@@ -23,8 +23,8 @@ from matplotlib.patches import Patch
 
 from consilience.errors import UserError
 from consilience.report.bubbles import FONT, INK, POINTS_PER_INCH
-from consilience.report.graphs import EDGE, _places
-from consilience.report.plots import COLOURS, _line, _style
+from consilience.report.graphs import EDGE, layout
+from consilience.report.plots import COLOURS, line, style
 from consilience.report.summary import Record, runs_by_method
 from consilience.topology import Adjacency
 
@@ -218,21 +218,21 @@ def _draw_block(part: SubFigure, block: _Block, columns: int, widths: Sequence[f
     for place, (label, curves) in enumerate(block.curvatures.items()):
         axes = part.add_subplot(grid[first + place // columns, place % columns])
         for index, curve in enumerate(curves):
-            axes.add_line(_line(index, list(curve), list(curve.values())))
+            axes.add_line(line(index, list(curve), list(curve.values())))
         _frame(axes, last, label, "" if place % columns else "curvature norm")
         axes.autoscale_view(scalex=False)
     if block.curvatures:
-        handles = [_line(index, [], [], name) for index, name in enumerate(block.nodes)]
+        handles = [line(index, [], [], name) for index, name in enumerate(block.nodes)]
         _legend(beside, "upper left", f"curvature, seed {block.seed}", handles)
     if block.distances:
         row, column = divmod(len(block.curvatures), columns)
         axes = part.add_subplot(grid[first + row, column:-1])
         for label, curve in block.distances.items():
-            axes.add_line(_line(block.methods[label].index, list(curve), list(curve.values())))
+            axes.add_line(line(block.methods[label].index, list(curve), list(curve.values())))
         _frame(axes, last, "consensus", "distance from mean model")
         _logarithmic(axes, [value for curve in block.distances.values() for value in curve.values()])
         handles = [
-            _line(block.methods[label].index, [], [], _folded(label, BRIEF)) for label in block.distances
+            line(block.methods[label].index, [], [], _folded(label, BRIEF)) for label in block.distances
         ]
         _legend(beside, "lower left" if block.curvatures else "upper left", "consensus", handles)
 
@@ -256,8 +256,8 @@ def _draw_accuracy(axes: Axes, method: _Method) -> None:
         )
     for curve, is_trained in ((trained, True), (pooled, False)):
         if curve:
-            line = _line(method.index, list(curve), [float(values.mean()) for values in curve.values()])
-            axes.add_line(_mean_line(line, is_trained))
+            drawn = line(method.index, list(curve), [float(values.mean()) for values in curve.values()])
+            axes.add_line(_mean_line(drawn, is_trained))
 
 
 def _mean_line(line: Line2D, is_trained: bool) -> Line2D:
@@ -311,7 +311,7 @@ def _legend(
 
 
 def _frame(axes: Axes, last: int, title: str, quantity: str) -> None:
-    _style(axes, last)
+    style(axes, last)
     axes.set_title(_folded(title, 40), fontsize=FONT, color=INK, loc="left")
     axes.set_ylabel(quantity, fontsize=FONT, color=INK)
 
@@ -370,7 +370,7 @@ def map_figure(records: Sequence[Record], peers: Mapping[str, Peers], title: str
     grid = figure.add_gridspec(sum(rows.values()), columns)
     first, panels = 0, []
     for setting, methods in settings.items():
-        places = _places(peers[setting].adjacency)
+        places = layout(peers[setting].adjacency)
         for place, label in enumerate(methods):
             axes = figure.add_subplot(grid[first + place // columns, place % columns])
             final = finals[setting, label]

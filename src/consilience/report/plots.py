@@ -64,7 +64,7 @@ def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
         _draw(panels[setting], labels.index(label), [accuracy_curve(run) for run in runs.values()])
     for setting, axes in panels.items():
         last = max(max(run) for row, runs in methods.items() if row[0] == setting for run in runs.values())
-        _style(axes, last)
+        style(axes, last)
         if len(settings) > 1:
             axes.set_title(setting, fontsize=FONT, color=INK, loc="left")
     first = panels[settings[0]]
@@ -73,7 +73,7 @@ def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
     first.set_ylim(max(bottom, -2), min(top, 102))  # a marker at 0 % or 100 % fits, senseless ticks do not
     figure.suptitle(title, x=0.01, ha="left", wrap=True, fontsize=FONT + 2, color=INK)
     figure.legend(
-        handles=[_line(index, [], [], label) for index, label in enumerate(labels)],
+        handles=[line(index, [], [], label) for index, label in enumerate(labels)],
         loc="outside right center",
         fontsize=FONT - 1,
         labelcolor=INK,
@@ -95,7 +95,7 @@ def _draw(axes: Axes, index: int, curves: Sequence[Mapping[int, float]]) -> None
         return
     means = [statistics.fmean(values) for values in shown.values()]
     spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in shown.values()]
-    axes.add_line(_line(index, list(shown), means))
+    axes.add_line(line(index, list(shown), means))
     axes.fill_between(
         list(shown),
         [mean - spread for mean, spread in zip(means, spreads, strict=True)],
@@ -106,7 +106,7 @@ def _draw(axes: Axes, index: int, curves: Sequence[Mapping[int, float]]) -> None
     )
 
 
-def _line(index: int, rounds: Sequence[int], percents: Sequence[float], label: str = "") -> Line2D:
+def line(index: int, rounds: Sequence[int], percents: Sequence[float], label: str = "") -> Line2D:
     """A line in the style of method number `index`, with a few markers apart from its neighbours'."""
     step = max(math.ceil(len(rounds) / MARKERS_PER_LINE), 1)
     return Line2D(
@@ -122,7 +122,7 @@ def _line(index: int, rounds: Sequence[int], percents: Sequence[float], label: s
     )
 
 
-def _style(axes: Axes, last: int) -> None:
+def style(axes: Axes, last: int) -> None:
     """A light grid, no frame, whole rounds from 1 to `last`; a note where there is nothing to see."""
     margin = max(0.5, 0.02 * last)
     axes.set_xlim(1 - margin, last + margin)

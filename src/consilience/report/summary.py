@@ -53,9 +53,13 @@ class MethodSummary:
     samples_per_s: float | None
     dropped: int
     rounds_to_best: dict[str, RoundsTo] = field(default_factory=dict)
+    personal_accuracy_mean: float | None = None
+    """Of clients' own models on their own data, at the end; for methods that have such models."""
+    personal_accuracy_std: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """The summary as plain values, ready for a JSON file."""
+        personal = {"mean": self.personal_accuracy_mean, "std": self.personal_accuracy_std}
         return {
             "setting": self.setting,
             "method": self.method,
@@ -69,6 +73,7 @@ class MethodSummary:
             "bytes_down": self.bytes_down,
             "samples_per_s": self.samples_per_s,
             "dropped": self.dropped,
+            **({"personal_accuracy": personal} if self.personal_accuracy_mean is not None else {}),
         }
 
 
@@ -108,13 +113,13 @@ def runs_by_method(records: Sequence[Record]) -> dict[tuple[str, str], dict[int,
     }
 
 
-def accuracy_curve(run: Mapping[int, Record]) -> dict[int, float]:
-    """Test accuracy by round, of the rounds of one seed that were evaluated; may hold non-finite values."""
+def accuracy_curve(run: Mapping[int, Record], score: str = "test_accuracy") -> dict[int, float]:
+    """A score by round, of the rounds of one seed that were evaluated; may hold non-finite values."""
     # JSON has no NaN: null is an evaluation that failed, an absent key is a round without evaluation.
     return {
-        round_number: math.nan if record["test_accuracy"] is None else _number(record, "test_accuracy")
+        round_number: math.nan if record[score] is None else _number(record, score)
         for round_number, record in run.items()
-        if "test_accuracy" in record
+        if score in record
     }
 
 
@@ -127,6 +132,8 @@ def _summary(
     final_mean, final_std = _spread([list(curve.values())[-1] if curve else math.nan for curve in curves])
     bests = [max(filter(math.isfinite, curve.values()), default=math.nan) for curve in curves]
     best_mean, best_std = _spread(bests)
+    personal = [list(accuracy_curve(run, "personal_accuracy").values()) for run in runs]
+    own_mean, own_std = _spread([curve[-1] if curve else math.nan for curve in personal])
     # The seeds of a round train together: each of their records holds the same wall-clock time.
     seconds = {number: _number(record, "seconds") for run in runs for number, record in run.items()}
     total_seconds = sum(seconds.values())
@@ -149,6 +156,8 @@ def _summary(
             target_key(fraction): _rounds_to(curves, [fraction * best * ROUNDED for best in bests])
             for fraction in FRACTIONS
         },
+        personal_accuracy_mean=own_mean,
+        personal_accuracy_std=own_std,
     )
 
 

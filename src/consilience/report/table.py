@@ -17,6 +17,8 @@ NOTHING = "–"
 def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float]) -> Table:
     """Methods side by side, the best final accuracy of each setting in bold.
 
+    `own` is the accuracy of clients' own models on their own data, where a method has such models.
+
     Args:
         summaries: one for each row; those of one setting are shown together.
         targets: accuracies that the summaries were made with, one column each.
@@ -30,7 +32,8 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
     )
     for label in labels:
         table.add_column(label, overflow="fold")
-    for heading in ("accuracy\n%", "best\n%"):
+    personal = any(summary.personal_accuracy_mean is not None for summary in summaries)
+    for heading in ("accuracy\n%", "best\n%", *(["own\n%"] if personal else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     for target in targets:
         heading = f"rounds\nto {100 * target:.4g}%"
@@ -44,6 +47,7 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
         for row in rows:
             numbers = [
                 _percent(row.best_accuracy_mean),
+                *([_percent(row.personal_accuracy_mean)] if personal else []),
                 *(_rounds(row.rounds_to[target_key(target)]) for target in targets),
                 human_bytes(row.bytes_up),
                 human_bytes(row.bytes_down),
