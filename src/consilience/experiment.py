@@ -326,6 +326,7 @@ def _line(arm: Arm, record: Record) -> dict[str, Any]:
             "bytes_up": sum(record.bytes_up.values()),
             "bytes_down": sum(record.bytes_down.values()),
             "traffic": {"up": record.bytes_up, "down": record.bytes_down},
+            "messages": record.messages,
             "samples": record.samples,
             "seconds": round(record.seconds / len(arm.variants), 6),  # a variant's share
             "dropped": list(record.dropped),

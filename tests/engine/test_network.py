@@ -103,6 +103,7 @@ def test_a_lost_message_is_not_heard_but_was_sent():
     calm, lossy = started(Network(), Complete()), started(Network(loss=0.5), Complete())
     one, other = calm.step(evaluate=False)[0], lossy.step(evaluate=False)[0]
     assert one.bytes_up == one.bytes_down == other.bytes_up
+    assert one.messages == other.messages == NODES * (NODES - 1)
     share = sum(other.bytes_down.values()) / sum(other.bytes_up.values())
     assert 0.2 < share < 0.8
     assert not torch.allclose(weights(lossy), weights(calm))

@@ -141,14 +141,15 @@ class Exchange:
             heard = self._listen(sent, mailbox)
             hub, mailbox = self._combine_on_graph(hub, heard), heard.mailbox
             traffic = tuple(
-                Traffic(times(went, up_bytes), times(came, up_bytes))
+                Traffic(times(went, up_bytes), times(came, up_bytes), went if up_bytes else 0)
                 for went, came in zip(heard.sent, heard.received, strict=True)
             )
         else:
             hub = self._combine_at_servers(hub, sent)
+            delivered = [len(sent.delivered(replica)) for replica in range(len(world.replicas))]
             traffic = tuple(
-                Traffic(times(len(sent.delivered(replica)), up_bytes), count)
-                for replica, count in enumerate(received)
+                Traffic(times(came, up_bytes), count, came if up_bytes else 0)
+                for came, count in zip(delivered, received, strict=True)
             )
         rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
         return Report(hub, mailbox, heard, outcome, jobs, traffic, cast.failed, rejected)

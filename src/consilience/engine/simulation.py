@@ -38,6 +38,8 @@ class Record:
     train_loss: float | None
     bytes_up: dict[str, int]
     bytes_down: dict[str, int]
+    messages: int
+    """That clients sent; on a graph, one for every edge and direction."""
     samples: int
     seconds: float
     """Wall-clock time of the round, all replicas together."""
@@ -119,6 +121,7 @@ class Simulation:
                 train_loss=_train_loss(reports, replica),
                 bytes_up=dict(traffic[replica].up),
                 bytes_down=dict(traffic[replica].down),
+                messages=traffic[replica].messages,
                 samples=_samples(reports, replica),
                 seconds=seconds,
                 dropped=_dropped(reports, replica),

@@ -16,11 +16,14 @@ class Traffic:
 
     up: Counter[str] = field(default_factory=Counter)
     down: Counter[str] = field(default_factory=Counter)
+    messages: int = 0
+    """That clients sent: to a server, or over an edge of a graph."""
 
     def add(self, other: Traffic) -> None:
         """Add another count."""
         self.up.update(other.up)
         self.down.update(other.down)
+        self.messages += other.messages
 
 
 def row_bytes(stacked: State, without: frozenset[str] = frozenset()) -> dict[str, int]:
