@@ -689,6 +689,8 @@ def test_every_method_resumes_bit_by_bit(name: str, topology: str, tmp_path: Pat
     entry: dict[str, Any] = {"name": name}
     if name == "dechw*":
         entry |= {"until": 2, "mode": "freeze"}
+    if name == "desa":
+        entry |= {"ipc": 2, "iterations": 2, "width": 4}
     method = METHODS.get(name, FedAvg)()
     everybody = name == "dechw*" or method.refuse(setting(topology, unreliable=True))
     some = 1.0 if everybody else 3  # e.g. frozen curvature needs everybody

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from consilience.algorithms.decdiff import DecDiff
     from consilience.algorithms.decdiff_vt import DecDiffVT
     from consilience.algorithms.dechw import DecHW, DecHWStar
+    from consilience.algorithms.desa import DESA
     from consilience.algorithms.dpsgd import DPSGD
     from consilience.algorithms.fagh import FAGH
     from consilience.algorithms.fedadagrad import FedAdagrad
@@ -59,19 +60,12 @@ if TYPE_CHECKING:
     from consilience.types import Batch, Params, State
 
 _HOMES = {
-    "algorithm": (
-        "Algorithm",
-        "Inbox",
-        "Phase",
-        "Setting",
-    ),
+    "algorithm": ("Algorithm", "Inbox", "Phase", "Setting"),
     "algorithms.cfa": ("CFA",),
     "algorithms.decdiff": ("DecDiff",),
     "algorithms.decdiff_vt": ("DecDiffVT",),
-    "algorithms.dechw": (
-        "DecHW",
-        "DecHWStar",
-    ),
+    "algorithms.dechw": ("DecHW", "DecHWStar"),
+    "algorithms.desa": ("DESA",),
     "algorithms.dpsgd": ("DPSGD",),
     "algorithms.fagh": ("FAGH",),
     "algorithms.fedadagrad": ("FedAdagrad",),
@@ -96,26 +90,12 @@ _HOMES = {
     "algorithms.scaffold": ("Scaffold",),
     "algorithms.swa": ("SWA",),
     "api": ("run",),
-    "client": (
-        "Client",
-        "Trained",
-    ),
+    "client": ("Client", "Trained"),
     "data.dataset": ("Dataset",),
     "errors": ("UserError",),
-    "experiment": (
-        "Listener",
-        "Result",
-        "resume",
-    ),
-    "method": (
-        "Composed",
-        "Method",
-        "Parts",
-    ),
-    "objectives.base": (
-        "Objective",
-        "Pass",
-    ),
+    "experiment": ("Listener", "Result", "resume"),
+    "method": ("Composed", "Method", "Parts"),
+    "objectives.base": ("Objective", "Pass"),
     "rules.base": ("Rule",),
     "server_steps.base": ("ServerStep",),
     "transforms.base": ("Transform",),
@@ -123,16 +103,13 @@ _HOMES = {
     "transforms.compressed": ("Compressed",),
     "transforms.noised": ("Noised",),
     "transforms.until": ("Until",),
-    "types": (
-        "Batch",
-        "Params",
-        "State",
-    ),
+    "types": ("Batch", "Params", "State"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CFA",
+    "DESA",
     "DPSGD",
     "FAGH",
     "HWA",

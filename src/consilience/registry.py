@@ -9,6 +9,7 @@ from consilience.algorithms.cfa import CFA
 from consilience.algorithms.decdiff import DecDiff
 from consilience.algorithms.decdiff_vt import DecDiffVT
 from consilience.algorithms.dechw import DecHW, DecHWStar
+from consilience.algorithms.desa import DESA
 from consilience.algorithms.dpsgd import DPSGD
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedadagrad import FedAdagrad
@@ -94,6 +95,7 @@ METHODS: dict[str, type[Algorithm]] = {
         FedYogi,
         FedExP,
         PFedMe,
+        DESA,
     )
 }
 

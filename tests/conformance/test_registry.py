@@ -6,6 +6,7 @@ import pytest
 
 from consilience.algorithm import Algorithm
 from consilience.algorithms.dechw import DecHW, DecHWStar
+from consilience.algorithms.desa import DESA
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.fedprox import FedProx
@@ -23,6 +24,8 @@ from consilience.testing import PROPERTIES, Property, check_property, prepare
 
 CASES: dict[str, Algorithm] = {
     **{name: method() for name, method in METHODS.items()},
+    # Little work, and no draws by client number: clients that change places would draw other numbers.
+    "desa": DESA(ipc=2, iterations=2, width=4, depth=2, anchors_per_step=None, start="common"),
     "fedprox-zero": FedProx(mu=0.0),
     "fedcurv-zero": FedCurv(strength=0.0),
     "fedcurv-uncapped": FedCurv(strength=0.1, stiffness=None, fisher="batch_mean"),

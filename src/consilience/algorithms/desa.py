@@ -1,6 +1,6 @@
 """DeSA: peers keep their models to themselves and agree on synthetic images, on which they teach each other.
 
-Huang, Shinde, Saha, Bai, Li: Overcoming Data and Model Heterogeneities in Decentralized Federated Learning
+Huang, Srinivas, Zhang, Li: Overcoming Data and Model Heterogeneities in Decentralized Federated Learning
 via Synthetic Anchors (ICML 2024). Once, every client makes `ipc` images of each class whose features match
 those of its own data (`consilience.anchors`), and everybody takes the pixel-wise mean over all clients of the
 s-th image of class c: the anchors. In every round a node trains its own model with
@@ -79,7 +79,7 @@ class DESA(Algorithm):
     """
 
     name: ClassVar[str] = "desa"
-    paper: ClassVar[str] = "Huang, Shinde, Saha, Bai, Li, ICML 2024"
+    paper: ClassVar[str] = "Huang, Srinivas, Zhang, Li, ICML 2024"
     family: ClassVar[Family] = "personalisation"
     formula: ClassVar[str] = (
         "w_k <- training with CE + KL(mean of neighbours' logits || own) on anchors + contrast with anchors"

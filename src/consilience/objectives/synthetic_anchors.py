@@ -1,7 +1,7 @@
 """Train on one's own data with the help of anchors: images of all classes that all clients have.
 
-Huang et al.: Overcoming Data and Model Heterogeneities in Decentralized Federated Learning via Synthetic
-Anchors (ICML 2024). With z the logits of the anchors and t the teacher's, the loss of a step is
+Huang, Srinivas, Zhang, Li: Overcoming Data and Model Heterogeneities in Decentralized Federated Learning via
+Synthetic Anchors (ICML 2024). With z the logits of the anchors and t the teacher's, the loss of a step is
 
     lambda_ori CE + lambda_kd L_KD + lambda_reg L_REG
     L_KD = (1 - a) CE(anchors) + a T^2 KL(softmax(t / T) || softmax(z / T)),   a = 0.9, T = 20

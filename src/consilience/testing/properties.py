@@ -124,11 +124,12 @@ def messages_survive_the_wire(subject: Subject) -> None:
     model = Task(module).weights_of(module)
     _send(subject.algorithm.broadcast(subject.algorithm.init_hub(model)))
     for topology in subject.topologies:
-        watch = _Wire()
-        listeners = {"star": 1, "ring": 2, "complete": len(SIZES) - 1}[topology.name]
+        everybody = len(SIZES) - 1
+        listeners = {"star": 1, "ring": 2, "complete": everybody}[topology.name]
+        watch = _Wire(listeners, flooded=listeners if isinstance(topology, Star) else everybody)
         for record in watch_rounds(subject, topology, watch):
             up, down = sum(record.bytes_up.values()), sum(record.bytes_down.values())
-            sent = listeners * watch.up
+            sent = watch.up
             received = watch.down if isinstance(topology, Star) else sent
             counts = f"{up} bytes up and {down} down were counted, {sent} and {received} were sent"
             assert (up, down) == (sent, received), f"{counts} ({topology.name})."
@@ -136,9 +137,10 @@ def messages_survive_the_wire(subject: Subject) -> None:
 
 
 class _Wire(Watch):
-    """Sends every message and counts bytes."""
+    """Sends every message and counts bytes, of an upload those of all copies."""
 
-    def __init__(self) -> None:
+    def __init__(self, listeners: int, flooded: int) -> None:
+        self.listeners, self.flooded = listeners, flooded
         self.up = self.down = 0
 
     def call(self, place: Place, function: Callable[..., Result], given: tuple[Any, ...]) -> Result:
@@ -148,8 +150,10 @@ class _Wire(Watch):
             kind, number = place.exchange.split()
             phases = place.algorithm.phases() if kind == "exchange" else place.algorithm.setup()
             cached = place.algorithm.cached if kind == "exchange" else ()
-            known = phases[int(number)].known
-            self.up += _send({group: params for group, params in upload.items() if group not in cached})
+            phase = phases[int(number)]
+            copies, known = self.flooded if phase.flooded else self.listeners, phase.known
+            sent = {group: params for group, params in upload.items() if group not in cached}
+            self.up += copies * _send(sent)
             self.down += _send({group: params for group, params in given[1].items() if group not in known})
         return result
 
