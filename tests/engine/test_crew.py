@@ -134,14 +134,14 @@ def test_workers_do_not_outlive_a_killed_run():
 
 
 def _page_faults(keep: bool, line) -> None:
-    """Of 16 MB that are freed and needed again."""
+    """Of 48 MiB that are freed and needed again."""
     torch.set_num_threads(1)
     if keep:
         _keep_memory()
     counts = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        torch.ones(2**22)
+        torch.ones(12 * 2**20)
         counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     line.send(min(counts))
 
