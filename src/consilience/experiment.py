@@ -260,6 +260,7 @@ class _Run:
             self.listener.evaluating_clients(arm)
             self._append(CLIENTS, self.clients, [_client_line(arm, line) for line in simulation.clients()])
         self.models[arm.name] = simulation.models(simulation.evaluated())
+        simulation.world.executor.close()
         if self.folder:
             self.folder.save_models(arm.name, tree.flatten(self.models[arm.name]))
         self._checkpoint(number + 1, {})

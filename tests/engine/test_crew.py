@@ -162,3 +162,12 @@ def test_a_worker_keeps_its_memory():
 def test_other_allocators_are_left_alone(monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     _keep_memory()
+
+
+def test_a_crew_can_go_while_a_younger_one_stays():
+    old, young = Crew([], 2), Crew([], 2)  # the younger members hold the older ones' pipes
+    old.close()
+    assert [member.exitcode for member in old._members] == [0, 0]
+    assert all(member.is_alive() for member in young._members)
+    young.close()
+    assert [member.exitcode for member in young._members] == [0, 0]

@@ -7,6 +7,7 @@ shared. All that goes through a pipe is which batches to run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from consilience.engine.machine import Machine
 from consilience.errors import UserError
 
 DONE = b""
+STOP = b""
 CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_BYTES = 2**26
@@ -84,8 +86,13 @@ class Crew:
 
 def _dismiss(lines: Sequence[Connection], members: Sequence[BaseProcess]) -> None:
     for line in lines:
+        # Closing is not enough: processes that were forked later hold this end of the pipe, too.
+        with contextlib.suppress(OSError):
+            line.send_bytes(STOP)
         line.close()
     for member in members:
+        member.join(timeout=5)
+        member.kill()
         member.join()
 
 
@@ -111,7 +118,10 @@ def _work(line: Connection, others: Sequence[Connection], machines: Sequence[Mac
     _keep_memory()
     while True:
         try:
-            number, *shape = np.frombuffer(line.recv_bytes(), dtype=np.int64).tolist()
+            order = line.recv_bytes()
+            if order == STOP:
+                os._exit(0)
+            number, *shape = np.frombuffer(order, dtype=np.int64).tolist()
             machine = machines[number]
             kinds = ((shape, torch.int64), (shape, machine.pool.dtype), (shape[:2], torch.int64))
             given = [

@@ -45,3 +45,6 @@ class Executor(ABC):
     @abstractmethod
     def clients(self, cohort: Cohort, work: Work, states: Sequence[State]) -> Outcome:
         """Every job's work; the states have one row a job."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what it holds beside memory, e.g. processes."""

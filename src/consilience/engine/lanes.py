@@ -133,6 +133,12 @@ class Workshop:
             self._crew = Crew(machines, size)
         return self._crew
 
+    def close(self) -> None:
+        """Let the processes go."""
+        if self._crew:
+            self._crew.close()
+            self._crew = None
+
     def _build(self, blueprint: Blueprint) -> Machine:
         if self.pool.targets.is_cuda:
             return Captured(self.pool, blueprint, compiled=self.compiled)
@@ -335,6 +341,9 @@ class Batched(Executor):
         super().__init__(pool)
         self.lanes, self.chunk, self.workers = lanes, chunk, workers
         self._workshop = Workshop(pool, compiled=compiled)
+
+    def close(self) -> None:
+        self._workshop.close()
 
     def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
         return torch.func.vmap(function, in_dims=tuple(dims))(*states)
