@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -128,31 +127,6 @@ def test_workers_do_not_outlive_a_killed_run():
             return
         time.sleep(0.05)
     pytest.fail("worker processes outlived the run")
-
-
-PAGE_FAULTS = """
-import resource, sys, torch
-from consilience.engine.crew import _keep_memory
-torch.set_num_threads(1)
-if sys.argv[1] == "keep":
-    _keep_memory()
-counts = []
-for _ in range(5):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(12 * 2**20)  # 48 MiB that are freed and needed again
-    counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-print(min(counts))
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other ways")
-def test_a_worker_keeps_its_memory():
-    # In processes of their own: what an allocator does depends on what it did before.
-    lost, kept = (
-        int(subprocess.run([sys.executable, "-c", PAGE_FAULTS, how], capture_output=True, check=True).stdout)
-        for how in ("lose", "keep")
-    )
-    assert kept < lost / 10
 
 
 def test_other_allocators_are_left_alone(monkeypatch):
