@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ class Replica:
     adjacency: Adjacency | None
     """[nodes, nodes] who hears whom in the first round; None for a star."""
 
-    @property
+    @cached_property
     def available(self) -> IntArray:
         """The clients that have data."""
         return np.array([client for client, shard in enumerate(self.shards) if len(shard)], dtype=np.int64)
