@@ -16,6 +16,7 @@ from consilience.version import __version__
 if TYPE_CHECKING:
     from consilience.algorithm import Algorithm, Inbox, Phase, Setting
     from consilience.algorithms.cfa import CFA
+    from consilience.algorithms.cfa_ge import CFAGE
     from consilience.algorithms.decdiff import DecDiff
     from consilience.algorithms.decdiff_vt import DecDiffVT
     from consilience.algorithms.dechw import DecHW, DecHWStar
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "algorithm": ("Algorithm", "Inbox", "Phase", "Setting"),
     "algorithms.cfa": ("CFA",),
+    "algorithms.cfa_ge": ("CFAGE",),
     "algorithms.decdiff": ("DecDiff",),
     "algorithms.decdiff_vt": ("DecDiffVT",),
     "algorithms.dechw": ("DecHW", "DecHWStar"),
@@ -109,6 +111,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CFA",
+    "CFAGE",
     "DESA",
     "DPSGD",
     "FAGH",

@@ -73,6 +73,10 @@ class Phase(NamedTuple):
     """Groups of the broadcast that clients have from the exchange before: they are not sent again."""
     flooded: bool = False
     """Whether, on a graph, messages are passed on until every node has heard every other."""
+    replies: bool = False
+    """Whether, on a graph, every node answers each neighbour whom it heard in the exchange before: `local`
+    gets that neighbour's message and what the node remembers of it (`init_link`), and what it uploads goes to
+    that neighbour alone. Nothing is broadcast."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,10 @@ class Algorithm(ABC):
 
     def init_memory(self, model: State) -> State:
         """A client's state before its first round; it never leaves the client."""
+        return {}
+
+    def init_link(self, model: State) -> State:
+        """What a node keeps about each neighbour that it answers, before it first does."""
         return {}
 
     def broadcast(self, hub: State) -> State:

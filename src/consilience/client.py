@@ -21,9 +21,10 @@ from consilience.solver import Solver
 from consilience.task import Task, mean_loss
 from consilience.types import Batch, Params, State
 
-Rows = Literal["train", "data", "samples", "holdout", "own", "test"]
-"""Which batches: of training; one pass over the training data, in batches as in training, or in any
-where only samples matter; the held-out data; these if any, else the training data; the global test set."""
+Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
+"""Which batches: of training; one pass over the training data, in batches as in training; the first batch
+of that pass; such a pass in any batches, where only samples matter; the held-out data; these if any, else the
+training data; the global test set."""
 
 
 class Step(ABC):
@@ -158,11 +159,15 @@ class Client:
         total = self.fold(ScoreStep(self.task), carry, _weights(model), "holdout")["sum"]
         return total["loss"] / total["rows"]
 
-    def grad(self, model: State) -> Gradient:
-        """The full gradient of the client's mean loss, in training mode, one pass over its data."""
-        carry = {"sum": tree.zeros_like(model["params"]), "buffers": model["buffers"]}
-        carry = self.fold(GradStep(self.task), carry, {"params": model["params"]}, "data")
-        return Gradient(tree.scale(1 / self.samples, carry["sum"]), carry["buffers"])
+    def grad(self, model: State, rows: Literal["data", "batch"] = "data") -> Gradient:
+        """The gradient of the client's mean loss, in training mode, on all of its data or on one batch."""
+        carry = {
+            "sum": tree.zeros_like(model["params"]),
+            "buffers": model["buffers"],
+            "count": {"rows": self.samples.new_zeros(())},
+        }
+        carry = self.fold(GradStep(self.task), carry, {"params": model["params"]}, rows)
+        return Gradient(tree.scale(1 / carry["count"]["rows"], carry["sum"]), carry["buffers"])
 
     def hvp(self, model: State, vector: Params) -> Params:
         """The Hessian of the client's mean loss times a vector (same batches and masks as `grad`)."""
@@ -251,7 +256,7 @@ class GradStep(Step):
         """Parameters stay; batch-normalisation statistics move as they do in training."""
         loss = _summed_loss(self.task, carry["buffers"], batch)
         grads, buffers = torch.func.grad(loss, has_aux=True)(extras["params"])
-        return {"sum": grads, "buffers": buffers}
+        return {"sum": grads, "buffers": buffers, "count": {"rows": batch.weight.sum()}}
 
 
 @dataclass(frozen=True)

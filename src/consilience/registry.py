@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from consilience.algorithm import Algorithm, Init
 from consilience.algorithms.cfa import CFA
+from consilience.algorithms.cfa_ge import CFAGE
 from consilience.algorithms.decdiff import DecDiff
 from consilience.algorithms.decdiff_vt import DecDiffVT
 from consilience.algorithms.dechw import DecHW, DecHWStar
@@ -72,6 +73,7 @@ METHODS: dict[str, type[Algorithm]] = {
         FedAvg,
         DPSGD,
         CFA,
+        CFAGE,
         DecDiff,
         DecDiffVT,
         FedProx,

@@ -73,9 +73,14 @@ def unit(params: Params) -> Params:
 
 
 def where(condition: Tensor, left: State, right: State) -> State:
-    """`left` where a 0-d condition holds, else `right`."""
+    """`left` where a condition over the leading axes holds, else `right`."""
+
+    def choose(one: Tensor, other: Tensor) -> Tensor:
+        shape = (*condition.shape, *[1] * (one.ndim - condition.ndim))
+        return torch.where(condition.reshape(shape), one, other)
+
     return {
-        group: {name: torch.where(condition, value, right[group][name]) for name, value in params.items()}
+        group: {name: choose(value, right[group][name]) for name, value in params.items()}
         for group, params in left.items()
     }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from consilience.engine.exchange import Heard
+from consilience.engine.listening import Heard
 from consilience.engine.node_metrics import consensus, contributors
 
 

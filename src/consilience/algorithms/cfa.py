@@ -2,8 +2,7 @@
 
 Savazzi, Nicoli, Rampa: Federated Learning with Cooperating Devices: A Consensus Approach for Massive IoT
 Networks (IEEE Internet of Things Journal 2020): psi_i = w_i + epsilon sum_j a_j (w_j - w_i) over neighbours
-j, a_j = n_j / sum_k n_k, then local training from psi_i. The variant with an exchange of gradients, CFA-GE,
-is not this method.
+j, a_j = n_j / sum_k n_k, then local training from psi_i. CFA-GE is the variant with an exchange of gradients.
 """
 
 from __future__ import annotations

@@ -72,6 +72,13 @@ class Plan:
         """The steps of one job."""
         return range(self.first[job], self.first[job] + self.steps[job])
 
+    def beginning(self, steps: Sequence[int]) -> Plan:
+        """The first steps of each job, at most so many."""
+        counts = np.minimum(self.steps, np.asarray(steps, dtype=np.int64))
+        kept = np.concatenate([np.arange(a, a + n) for a, n in zip(self.first, counts, strict=True)])
+        chosen = torch.from_numpy(kept).to(self.rows.device)
+        return Plan(self.rows[chosen], self.sizes[kept], self.keys[chosen], _starts(counts), counts)
+
 
 @dataclass(frozen=True)
 class Visit:
@@ -106,10 +113,7 @@ def training_plan(
         for visit, count in zip(visits, steps, strict=True)
     ]
     whole = _shuffled(Purpose.TRAINING, visits, lists, batch_size, device)
-    counts = np.minimum(whole.steps, np.asarray(steps, dtype=np.int64))
-    kept = np.concatenate([np.arange(a, a + n) for a, n in zip(whole.first, counts, strict=True)])
-    chosen = torch.from_numpy(kept).to(device)
-    return Plan(whole.rows[chosen], whole.sizes[kept], whole.keys[chosen], _starts(counts), counts)
+    return whole.beginning(steps)
 
 
 def data_plan(visits: Sequence[Visit], batch_size: int, device: torch.device) -> Plan:

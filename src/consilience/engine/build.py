@@ -248,6 +248,8 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
             stragglers=scene.work.stragglers > 0,
         )
         reason = algorithm.refuse(setting)
+        if not graph and any(phase.replies for phase in algorithm.phases()):
+            reason = reason or "its clients answer neighbours, which takes a graph of peers: set topology"
         if scene.network.asynchronous and (len(algorithm.phases()) > 1 or algorithm.setup()):
             reason = reason or "it has several exchanges a round, so its nodes must wake together"
         if reason:

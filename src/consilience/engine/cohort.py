@@ -57,6 +57,8 @@ class Job:
     client: int
     shard: IntArray
     holdout: IntArray
+    host: int | None = None
+    """Whom a reply is for."""
 
     def rows(self, which: Rows) -> IntArray:
         """The rows of the data to visit."""
@@ -101,7 +103,10 @@ class Cohort:
 
     def keys(self) -> torch.Tensor:
         """[jobs] int64, a source of randomness for each job in this round."""
-        parts = [(job.seed, Purpose.MESSAGE, self.round, job.client) for job in self.jobs]
+        parts = [
+            (job.seed, Purpose.MESSAGE, self.round, job.client, *(() if job.host is None else (job.host,)))
+            for job in self.jobs
+        ]
         return stream_keys(parts).to(self.device)
 
     def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
@@ -114,7 +119,7 @@ class Cohort:
         if rows == "test":
             return common_plan(self.test, len(self.jobs), TEST_ROWS, self.device)
         visits = [Visit(job.seed, self.round, job.client, job.rows(rows)) for job in self.jobs]
-        asked = self.work.batch_size if rows in ("train", "data") else SAMPLE_ROWS
+        asked = self.work.batch_size if rows in ("train", "data", "batch") else SAMPLE_ROWS
         size = max(1, min(asked, max(len(visit.rows) for visit in visits)))
         if rows == "train":
             done = self.done()
@@ -122,7 +127,8 @@ class Cohort:
                 return training_plan(visits, [()] * len(visits), done, size, self.device)
             epochs = [range(count) if epoch is None else range(epoch, epoch + 1) for count in done]
             return training_plan(visits, epochs, None, size, self.device)
-        return data_plan(visits, size, self.device)
+        whole = data_plan(visits, size, self.device)
+        return whole.beginning([1] * len(visits)) if rows == "batch" else whole
 
 
 def sample_clients(seed: int, round_number: int, available: IntArray, count: int) -> IntArray:

@@ -12,18 +12,15 @@ from torch import Tensor
 from consilience import numbers, tree
 from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.client import Client, Fold
-from consilience.engine.batches import Booleans, Floats
-from consilience.engine.cohort import failed_clients, sample_clients
+from consilience.engine.batches import Booleans, IntArray
+from consilience.engine.cohort import Cohort, failed_clients, sample_clients
 from consilience.engine.executor import Outcome
+from consilience.engine.listening import Heard, Jobs, Sent, blanked, listen, normalised
 from consilience.engine.network import Mailbox
 from consilience.engine.store import Store
 from consilience.engine.traffic import Traffic, row_bytes, times
 from consilience.engine.world import World
-from consilience.topology import metropolis
 from consilience.types import State
-
-Jobs = tuple[tuple[int, int], ...]
-"""(replica, client) of every row of a cohort."""
 
 PhaseOf = Callable[[State], Phase]
 """The exchange of the algorithm whose swept numbers are in a State."""
@@ -47,6 +44,11 @@ class Report:
     """By replica, the clients whose upload was lost."""
     rejected: tuple[frozenset[int], ...]
     """By replica, the clients whose upload was not finite or not well-formed."""
+
+    @property
+    def has_models(self) -> bool:
+        """Whether clients sent models."""
+        return self.outcome is not None and "params" in self.outcome.uploads
 
 
 def phase_of(algorithm: Algorithm, round_number: int, index: int) -> PhaseOf:
@@ -91,6 +93,20 @@ def cohort_of(world: World, round_number: int) -> Cast:
     return Cast(tuple(tuple(clients.tolist()) for clients in sampled), tuple(failed))
 
 
+def _columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
+    return tuple(np.array(rows, dtype=np.int64).T.copy())
+
+
+def _rows(stacked: State, device: torch.device, *places: IntArray) -> State:
+    """Some rows of the leading axes, as many of these as there are columns of places."""
+    chosen = tuple(torch.from_numpy(column).to(device) for column in places)
+    return tree.map_leaves(lambda value: value[chosen], stacked)
+
+
+def _no_traffic(world: World) -> tuple[Traffic, ...]:
+    return tuple(Traffic() for _ in world.replicas)
+
+
 def _nobody(world: World) -> tuple[frozenset[int], ...]:
     return tuple(frozenset() for _ in world.replicas)
 
@@ -127,32 +143,85 @@ class Exchange:
             if world.graph or self.personal or client not in cast.failed[index]
         )
         down = self._broadcast(hub)
-        known = self.phase(tree.index(world.numbers, 0)).known
-        down_bytes = {} if world.graph else row_bytes(down, known)
+        phase = self._any_phase()
+        down_bytes = {} if world.graph else row_bytes(down, phase.known)
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
             traffic = tuple(Traffic(down=count) for count in received)
             return Report(hub, mailbox, None, None, (), traffic, cast.failed, _nobody(world))
-        outcome = self._work(down, store, jobs)
-        sent = _Sent(outcome, jobs, outcome.arrived.cpu().numpy(), cast.failed)
+        replicas, clients = _columns(jobs)
+        given = _rows(down, world.device, *((replicas, clients) if world.graph else (replicas,)))
+        cohort = world.cohort(jobs, self.round)
+        outcome = self._work(cohort, given, store, replicas * world.population + clients)
+        sent = Sent(outcome, jobs, outcome.arrived.cpu().numpy(), cast.failed)
         up_bytes = row_bytes(outcome.uploads, self.cached)
         heard: Heard | None = None
         if world.graph:
-            heard = self._listen(sent, mailbox)
+            heard = listen(world, self.round, sent, mailbox, flooded=phase.flooded)
             hub, mailbox = self._combine_on_graph(hub, heard), heard.mailbox
             traffic = tuple(
                 Traffic(times(went, up_bytes), times(came, up_bytes), went if up_bytes else 0)
                 for went, came in zip(heard.sent, heard.received, strict=True)
             )
         else:
-            hub = self._combine_at_servers(hub, sent)
-            delivered = [len(sent.delivered(replica)) for replica in range(len(world.replicas))]
+            everywhere = range(len(world.replicas))
+            hub = self._combine_apart(hub, sent, [sent.heard(replica) for replica in everywhere])
+            delivered = [len(sent.delivered(replica)) for replica in everywhere]
             traffic = tuple(
                 Traffic(times(came, up_bytes), count, came if up_bytes else 0)
                 for came, count in zip(delivered, received, strict=True)
             )
         rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
         return Report(hub, mailbox, heard, outcome, jobs, traffic, cast.failed, rejected)
+
+    def run_replies(self, cast: Cast, hub: State, links: Store, heard: Heard | None) -> Report:
+        """Carry out an exchange of replies: every node answers each of those whom it heard.
+
+        Args:
+            cast: Who takes part.
+            hub: [replicas, nodes, ...].
+            links: What every node remembers of every other; renewed where its reply is sound.
+            heard: What nodes heard in the exchange before; None: nothing.
+        """
+        world, nodes = self.world, self.world.population
+        replies = [
+            (replica, node, host)
+            for replica, clients in enumerate(cast.sampled)
+            for node in clients
+            for host in np.flatnonzero(heard.who[replica, node] if heard else ()).tolist()
+            if host != node
+        ]
+        if heard is None or not replies:
+            return Report(hub, None, None, None, (), _no_traffic(world), cast.failed, _nobody(world))
+        replicas, senders, hosts = _columns(replies)
+        jobs = tuple((replica, node) for replica, node, _ in replies)
+        given = _rows(heard.messages, world.device, replicas, hosts)
+        cohort = world.cohort(jobs, self.round, hosts.tolist())
+        outcome = self._work(cohort, given, links, (replicas * nodes + senders) * nodes + hosts)
+        sent = Sent(outcome, jobs, outcome.arrived.cpu().numpy(), cast.failed)
+        lost = [world.network.lost(replica.seed, nodes, self.round) for replica in world.replicas]
+        to: list[list[int]] = [[] for _ in range(len(world.replicas) * nodes)]
+        went, came = np.zeros((2, len(world.replicas)), dtype=np.int64)
+        for row, (replica, node, host) in enumerate(replies):
+            delivered = node not in cast.failed[replica]
+            arrives = delivered and not lost[replica][host, node]
+            went[replica] += delivered
+            came[replica] += arrives
+            if arrives and sent.arrived[row]:
+                to[replica * nodes + host].append(row)
+        flat = tree.reshape_leading(hub, 2, len(to))
+        hub = tree.reshape_leading(self._combine_apart(flat, sent, to), 1, *world.hub_shape)
+        up_bytes = row_bytes(outcome.uploads, self.cached)
+        traffic = tuple(
+            Traffic(times(int(out), up_bytes), times(int(into), up_bytes), int(out))
+            for out, into in zip(went, came, strict=True)
+        )
+        rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
+        return Report(hub, None, None, outcome, jobs, traffic, cast.failed, rejected)
+
+    def _any_phase(self) -> Phase:
+        """The exchange of some replica; what is the same in all can be asked of it."""
+        return self.phase(tree.index(self.world.numbers, 0))
 
     def _populations(self) -> Tensor:
         """[replicas] how many clients have data."""
@@ -171,15 +240,19 @@ class Exchange:
         sent = world.executor.map(broadcast, (0, 0), world.numbers_of(replicas), flat)
         return tree.reshape_leading(sent, 1, *world.hub_shape)
 
-    def _work(self, down: State, store: Store, jobs: Jobs) -> Outcome:
-        """Every client's work; memories of those whose upload is sound are kept."""
+    def _work(self, cohort: Cohort, given: State, store: Store, rows: IntArray) -> Outcome:
+        """Every job's work; memories (some rows of the store) are kept where the upload is sound.
+
+        Args:
+            cohort: The jobs.
+            given: What each of them starts from, stacked.
+            store: Their memories.
+            rows: [jobs] where these are.
+        """
         world = self.world
-        cohort = world.cohort(jobs, self.round)
-        replicas, clients = (torch.tensor(column, device=world.device) for column in zip(*jobs, strict=True))
-        received = tree.map_leaves(lambda v: v[replicas, clients] if world.graph else v[replicas], down)
-        rows = np.array([replica * world.population + client for replica, client in jobs], dtype=np.int64)
+        replicas = torch.tensor([job.replica for job in cohort.jobs], device=world.device)
         samples = cohort.column(cohort.samples(), world.pool.dtype)
-        decayed = [world.work.lr_decay**self.round] * len(jobs)
+        decayed = [world.work.lr_decay**self.round] * len(cohort.jobs)
         facts = {
             "client": {
                 "samples": samples,
@@ -207,25 +280,31 @@ class Exchange:
             )
             return self.phase(swept).local(client, message, memory)
 
-        states = [world.numbers_of(replicas), facts, received, store.load(rows)]
+        states = [world.numbers_of(replicas), facts, given, store.load(rows)]
         outcome = world.executor.clients(cohort, work, states)
         keep = outcome.arrived.nonzero().squeeze(1)
         store.save(rows[keep.cpu().numpy()], tree.index(outcome.memories, keep))
         return outcome
 
-    def _combine_at_servers(self, hub: State, sent: _Sent) -> State:
-        """Every replica's server combines its cohort's messages."""
+    def _combine_apart(self, hub: State, sent: Sent, heard: Sequence[Sequence[int]]) -> State:
+        """Hubs [hubs, ...] combine messages, each of its own senders.
+
+        Args:
+            hub: Of all replicas, one after the other, as many of each.
+            sent: All messages.
+            heard: The rows of those that each hub hears.
+        """
         world = self.world
-        senders = [sent.rows_of(replica) for replica in range(len(world.replicas))]
-        width = max(len(rows) for rows in senders)
-        # Cohorts of different sizes are padded with messages that were not received.
-        place = torch.tensor([rows + [0] * (width - len(rows)) for rows in senders], device=world.device)
-        sizes = np.zeros((len(senders), width))
-        for replica, rows in enumerate(senders):
-            shards = world.replicas[replica].shards
-            sizes[replica, : len(rows)] = [len(shards[sent.jobs[row][1]]) * sent.heard(row) for row in rows]
-        messages = _heard(tree.map_leaves(lambda v: v[place], sent.outcome.uploads), sizes > 0, world.device)
-        weights = _normalised(sizes)
+        width = max(1, *(len(rows) for rows in heard))
+        # Numbers of messages that differ are padded with some that were not received.
+        place = torch.tensor([[*rows, *[0] * (width - len(rows))] for rows in heard], device=world.device)
+        sizes = np.zeros((len(heard), width))
+        for number, rows in enumerate(heard):
+            jobs = [sent.jobs[row] for row in rows]
+            sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in jobs]
+        messages = blanked(tree.map_leaves(lambda v: v[place], sent.outcome.uploads), sizes > 0, world.device)
+        weights = normalised(sizes)
+        replicas = torch.arange(len(heard), device=world.device) // (len(heard) // len(world.replicas))
 
         def combine(swept: State, old: State, uploads: State, given: State) -> State:
             share = given["share"]
@@ -235,64 +314,11 @@ class Exchange:
         given = {
             "share": {
                 "weights": torch.from_numpy(weights).to(world.device),
-                "population": self._populations(),
+                "population": self._populations()[replicas],
             }
         }
-        new = world.executor.map(combine, (0, 0, 0, 0), world.numbers, hub, messages, given)
+        new = world.executor.map(combine, (0, 0, 0, 0), world.numbers_of(replicas), hub, messages, given)
         return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
-
-    def _listen(self, sent: _Sent, mailbox: Mailbox | None) -> Heard:
-        """Who hears whom in this round."""
-        world, network = self.world, self.world.network
-        replicas, nodes = len(world.replicas), world.population
-        place = torch.zeros(replicas, nodes, dtype=torch.int64, device=world.device)
-        went = np.zeros((replicas, nodes, nodes), dtype=np.bool_)  # receiver, sender
-        sound = np.zeros((replicas, nodes), dtype=np.bool_)
-        takes_part = np.zeros((replicas, nodes), dtype=np.bool_)
-        links = np.stack([world.adjacency(replica, self.round) for replica in range(replicas)])
-        if self.phase(tree.index(world.numbers, 0)).flooded:
-            links = np.broadcast_to(~np.eye(nodes, dtype=np.bool_), links.shape)
-        for row, (replica, node) in enumerate(sent.jobs):
-            place[replica, node] = row
-            takes_part[replica, node] = True
-            sound[replica, node] = sent.arrived[row]
-            if node not in sent.failed[replica]:
-                went[replica, :, node] = links[replica, :, node]
-        seeds = [replica.seed for replica in world.replicas]
-        there = np.stack([world.there(replica, self.round) for replica in range(replicas)])
-        present = np.stack([network.present(seed, nodes, self.round) for seed in seeds])
-        # A node without data has nothing to say, but it listens and follows its neighbours.
-        listens = takes_part | ((world.sizes() == 0) & there)
-        # A sleeping node finds in its mailbox, when it wakes, what arrived.
-        went &= (present if network.asynchronous else listens)[:, :, None]
-        came = went & ~np.stack([network.lost(seed, nodes, self.round) for seed in seeds])
-        counts = [[int(count) for count in links_used.sum((1, 2))] for links_used in (went, came)]
-        heard = came & sound[:, None, :]
-        messages = tree.map_leaves(lambda value: value[place], sent.outcome.uploads)
-        if network.asynchronous:
-            rows = [row for row, _ in enumerate(sent.jobs) if sent.arrived[row]]
-            mailbox = mailbox or Mailbox.empty(sent.outcome.uploads, replicas, nodes)
-            mailbox = mailbox.post(
-                tree.index(sent.outcome.uploads, torch.tensor(rows, device=world.device)),
-                np.array([sent.jobs[row] for row in rows], dtype=np.int64).reshape(-1, 2),
-                heard,
-                self.round,
-            )
-            heard = mailbox.usable(self.round, network.staleness) & links & listens[:, :, None]
-            messages, sound = mailbox.messages, mailbox.sent >= 0
-        own = np.arange(nodes)
-        heard[:, own, own] = takes_part & sound
-        sizes: Floats = np.where(heard, world.sizes()[:, None, :], 0.0)
-        return Heard(
-            messages=_heard(messages, sound, world.device),
-            who=heard,
-            weights=_normalised(sizes),
-            peers=_normalised(sizes * (1 - np.eye(nodes))),
-            mixing=np.stack([_mixing(*given) for given in zip(links, heard, world.sizes() > 0, strict=True)]),
-            sent=counts[0],
-            received=counts[1],
-            mailbox=mailbox,
-        )
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
         """Every node combines what it heard."""
@@ -322,93 +348,5 @@ class Exchange:
         return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
 
 
-@dataclass(frozen=True)
-class Heard:
-    """What the nodes of a graph hear in a round."""
-
-    messages: State
-    """[replicas, nodes, ...] by sender."""
-    who: Booleans
-    """[replicas, receivers, senders]"""
-    weights: Floats
-    """The same: shares of the data of those heard."""
-    peers: Floats
-    """The same without the node itself."""
-    mixing: Floats
-    """The same: Metropolis-Hastings weights."""
-    sent: list[int]
-    """By replica, messages that went over an edge."""
-    received: list[int]
-    """Those of them that arrived."""
-    mailbox: Mailbox | None
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """The uploads of an exchange."""
-
-    outcome: Outcome
-    jobs: Jobs
-    arrived: Booleans
-    failed: tuple[frozenset[int], ...]
-
-    def rows_of(self, replica: int) -> list[int]:
-        return [row for row, (index, _) in enumerate(self.jobs) if index == replica]
-
-    def delivered(self, replica: int) -> list[int]:
-        """The rows of messages that were not lost, sound or not."""
-        return [row for row in self.rows_of(replica) if self.jobs[row][1] not in self.failed[replica]]
-
-    def heard(self, row: int) -> bool:
-        """Whether a server hears a message."""
-        replica, client = self.jobs[row]
-        return bool(self.arrived[row]) and client not in self.failed[replica]
-
-    def rejected(self, replica: int) -> frozenset[int]:
-        return frozenset(self.jobs[row][1] for row in self.rows_of(replica) if not self.arrived[row])
-
-
-def _heard(messages: State, present: Booleans, device: torch.device) -> State:
-    """Messages with zeros for those that were not received: 0 times NaN would still be NaN."""
-    if present.all():
-        return messages
-    blank = tree.map_leaves(torch.zeros_like, messages)
-    return _choose(torch.from_numpy(present).to(device), messages, blank)
-
-
-def _mixing(links: Booleans, heard: Booleans, speaks: Booleans) -> Floats:
-    """[receivers, senders] Metropolis-Hastings weights; those of unheard neighbours are the node's own.
-
-    Args:
-        links: [receivers, senders] the neighbours.
-        heard: The same, who was heard, a node itself among them.
-        speaks: [nodes] who has data; the others count for no degree.
-
-    A node that has nothing to say itself follows all whom it hears alike.
-    """
-    own = np.eye(len(links), dtype=np.bool_)
-    others = np.where(heard & ~own, metropolis(links & speaks[:, None] & speaks), 0.0)
-    mixing = others + own * (1 - others.sum(-1, keepdims=True))
-    alike = heard / np.maximum(heard.sum(-1, keepdims=True), 1)
-    chosen: Floats = np.where(heard.diagonal()[:, None], mixing, alike)
-    return chosen
-
-
-def _normalised(sizes: Floats) -> Floats:
-    total = sizes.sum(-1, keepdims=True)
-    return np.asarray(sizes / np.where(total > 0, total, 1), dtype=np.float64)
-
-
 def _keep_where_nothing_was_heard(old: State, new: State, heard: Booleans, device: torch.device) -> State:
-    return new if heard.all() else _choose(torch.from_numpy(heard).to(device), new, old)
-
-
-def _choose(mask: Tensor, left: State, right: State) -> State:
-    """`left` where a mask over the leading axes holds, else `right`."""
-
-    def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(mask.reshape(*mask.shape, *[1] * (a.ndim - mask.ndim)), a, b)
-
-    return {
-        group: {name: choose(v, right[group][name]) for name, v in p.items()} for group, p in left.items()
-    }
+    return new if heard.all() else tree.where(torch.from_numpy(heard).to(device), new, old)

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.engine.exchange import Heard, Report
+from consilience.engine.exchange import Report
+from consilience.engine.listening import Heard
 from consilience.engine.world import World
 from consilience.types import Params
 
@@ -14,7 +15,7 @@ IMPORTANCE = "importance"
 """The group of an upload that holds curvature."""
 
 
-def node_metrics(world: World, params: Params, report: Report) -> list[dict[str, list[float]]]:
+def node_metrics(world: World, params: Params, report: Report | None) -> list[dict[str, list[float]]]:
     """By replica, lists over nodes, whose parameters are [replicas, nodes, ...].
 
     consensus: the distance of a node's model from the mean of all.
@@ -23,7 +24,7 @@ def node_metrics(world: World, params: Params, report: Report) -> list[dict[str,
         `(sum of weights)^2 / sum of squared weights`; 1 for a node that heard itself alone.
     """
     columns = {"consensus": consensus(params)}
-    if report.heard is not None and "params" in report.heard.messages:
+    if report is not None and report.heard is not None:
         columns["contributors"] = contributors(report.heard)
         if report.outcome is not None and IMPORTANCE in report.outcome.uploads:
             columns["curvature"] = _curvature(world, report)

@@ -15,6 +15,7 @@ from consilience.algorithm import Algorithm
 from consilience.engine.batches import IntArray
 from consilience.engine.evaluation import Scored, score_on_own_data, score_on_test
 from consilience.engine.exchange import Cast, Exchange, Report, cohort_of, everyone, phase_of, setup_of
+from consilience.engine.listening import Heard
 from consilience.engine.network import Mailbox
 from consilience.engine.node_metrics import node_metrics
 from consilience.engine.store import Store
@@ -26,6 +27,9 @@ LOG = logging.getLogger("consilience")
 
 MODELS_AT_A_TIME = 100
 """How many models are evaluated at once."""
+
+LINKS = "links."
+"""Before the names of what nodes remember of each other, in a snapshot."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,16 @@ class Simulation:
         self.mailbox: Mailbox | None = None
         population = world.population
         self.store = Store(len(world.replicas) * population, self._initial_memory, world.device)
+        self.links = Store(len(world.replicas) * population**2, self._initial_link, world.device)
         hubs = self._map_rows(lambda whole, model: whole.init_hub(model), world.hub_rows)
         self.hub = tree.reshape_leading(hubs, 1, *world.hub_shape)
 
     def _initial_memory(self, rows: IntArray) -> State:
         return self._map_rows(lambda whole, model: whole.init_memory(model), rows)
+
+    def _initial_link(self, rows: IntArray) -> State:
+        clients = rows // self.world.population
+        return self._map_rows(lambda whole, model: whole.init_link(model), clients)
 
     def _map_rows(self, function: Callable[[Algorithm, State], State], rows: IntArray) -> State:
         """`function(algorithm, initial model)` of some clients (replica * population + client), stacked."""
@@ -104,15 +113,20 @@ class Simulation:
         ]
         self._welcome_back()
         reports = self._set_up() if self.round == 0 else []
-        reports += [self._run(one, cohort_of(world, self.round)) for one in exchanges]
+        heard: Heard | None = None
+        for one, phase in zip(exchanges, in_force.phases(), strict=True):
+            cast = cohort_of(world, self.round)
+            reports.append(self._run_replies(one, cast, heard) if phase.replies else self._run(one, cast))
+            heard = reports[-1].heard
         traffic = tuple(Traffic() for _ in world.replicas)
         for report in reports:
             self._warn(report)
             for total, part in zip(traffic, report.traffic, strict=True):
                 total.add(part)
         self.round += 1
-        scored = self._score(reports[-1] if trained else None) if evaluate else []
-        nodes = self._nodes(scored, reports[-1]) if evaluate else [{} for _ in world.replicas]
+        training = next((report for report in reversed(reports) if report.has_models), None)
+        scored = self._score(training if trained else None) if evaluate else []
+        nodes = self._nodes(scored, training) if evaluate else [{} for _ in world.replicas]
         seconds = time.perf_counter() - start
         return [
             Record(
@@ -155,6 +169,11 @@ class Simulation:
         self.hub, self.mailbox = report.hub, report.mailbox
         return report
 
+    def _run_replies(self, one: Exchange, cast: Cast, heard: Heard | None) -> Report:
+        report = one.run_replies(cast, self.hub, self.links, heard)
+        self.hub = report.hub
+        return report
+
     def _welcome_back(self) -> None:
         """Nodes that return start anew, where the network says so."""
         world = self.world
@@ -174,6 +193,7 @@ class Simulation:
                 for group, params in self.hub.items()
             }
             self.store.forget(rows)
+            self.links.forget((rows[:, None] * nodes + np.arange(nodes)).flatten())
 
     def evaluated(self) -> list[tuple[int, int]]:
         """(replica, client) of every model that is evaluated: one a server, or one a client."""
@@ -213,12 +233,11 @@ class Simulation:
         scored = [self._on_test("", rows, lambda chosen: self.models(rows[chosen]), many=many)]
         if self.world.graph and report is not None and report.outcome is not None:
             uploads, sound = report.outcome.uploads, report.outcome.arrived.nonzero().squeeze(1)
-            if "params" in uploads:
-                trained_rows = [report.jobs[row] for row in sound.tolist()]
-                models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
-                scored.append(
-                    self._on_test("trained_", trained_rows, lambda c: tree.index(models, sound[c]), many=True)
-                )
+            trained_rows = [report.jobs[row] for row in sound.tolist()]
+            models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
+            scored.append(
+                self._on_test("trained_", trained_rows, lambda c: tree.index(models, sound[c]), many=True)
+            )
         if self.algorithm.personalised:
             everyone = self._everyone()
             found = [
@@ -235,7 +254,7 @@ class Simulation:
         found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
         return Scored.of(prefix, rows, found, many=many)
 
-    def _nodes(self, scored: list[Scored], report: Report) -> list[dict[str, list[float]]]:
+    def _nodes(self, scored: list[Scored], report: Report | None) -> list[dict[str, list[float]]]:
         """By replica, what there is to say about every node of a graph."""
         if not self.world.graph:
             return [{} for _ in self.world.replicas]
@@ -289,7 +308,8 @@ class Simulation:
         hub = {f"hub.{group}": params for group, params in self.hub.items()}
         clock = {"clock": {"round": torch.tensor(self.round)}}
         mailbox = self.mailbox.snapshot() if self.mailbox else {}
-        return tree.join(clock, hub, self.store.snapshot(), mailbox)
+        links = {f"{LINKS}{group}": params for group, params in self.links.snapshot().items()}
+        return tree.join(clock, hub, self.store.snapshot(), links, mailbox)
 
     def restore(self, snapshot: State) -> None:
         """Continue from a snapshot."""
@@ -300,6 +320,8 @@ class Simulation:
             for group, params in self.hub.items()
         }
         self.store.restore(snapshot)
+        links = {g.removeprefix(LINKS): params for g, params in snapshot.items() if g.startswith(LINKS)}
+        self.links.restore(links)
         self.mailbox = Mailbox.restore(snapshot, device)
 
 

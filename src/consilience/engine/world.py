@@ -119,13 +119,17 @@ class World:
             for group, params in models[0][0].items()
         }
 
-    def cohort(self, jobs: Sequence[tuple[int, int]], round_number: int) -> Cohort:
-        """The work of some (replica, client) pairs in a round."""
-        return Cohort(tuple(self._job(*job) for job in jobs), round_number, self.work, self.device, self.test)
+    def cohort(
+        self, jobs: Sequence[tuple[int, int]], round_number: int, hosts: Sequence[int] | None = None
+    ) -> Cohort:
+        """The work of some (replica, client) pairs in a round; of replies, with whom they are for."""
+        to = [None] * len(jobs) if hosts is None else hosts
+        listed = tuple(self._job(*job, host) for job, host in zip(jobs, to, strict=True))
+        return Cohort(listed, round_number, self.work, self.device, self.test)
 
-    def _job(self, replica: int, client: int) -> Job:
+    def _job(self, replica: int, client: int, host: int | None) -> Job:
         which = self.replicas[replica]
-        return Job(replica, which.seed, client, which.shards[client], which.holdouts[client])
+        return Job(replica, which.seed, client, which.shards[client], which.holdouts[client], host)
 
     def numbers_of(self, replicas: torch.Tensor) -> State:
         """The numbers of some replicas, one row each."""

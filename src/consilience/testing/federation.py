@@ -171,20 +171,28 @@ def play(simulation: Simulation, rounds: int) -> list[State]:
 
 
 def state_of(simulation: Simulation, replica: int = 0) -> State:
-    """A replica's hub and memories."""
-    clients = np.arange(simulation.world.population) + replica * simulation.world.population
+    """A replica's hub, memories, and what its nodes remember of each other."""
+    count = simulation.world.population
+    clients, pairs = (np.arange(rows) + replica * rows for rows in (count, count**2))
     hub, memories = tree.index(simulation.hub, replica), simulation.store.load(clients)
-    return {f"hub.{g}": p for g, p in hub.items()} | {f"memory.{g}": p for g, p in memories.items()}
+    links = tree.reshape_leading(simulation.links.load(pairs), 1, count, count)
+    return {
+        f"{prefix}.{group}": params
+        for prefix, state in (("hub", hub), ("memory", memories), ("link", links))
+        for group, params in state.items()
+    }
 
 
 def of_clients(simulation: Simulation, state: State, clients: Sequence[int]) -> State:
     """A replica's state with some of its clients, in some order."""
     chosen = torch.tensor(clients, device=simulation.world.device)
     own = ("hub.", "memory.") if simulation.world.graph else ("memory.",)
-    return {
+    found = {
         group: {name: value[chosen] for name, value in params.items()} if group.startswith(own) else params
         for group, params in state.items()
     }
+    links = {group: params for group, params in state.items() if group.startswith("link.")}
+    return found | tree.map_leaves(lambda value: value[chosen][:, chosen], links)
 
 
 def assert_close(expected: State, found: State, what: str) -> None:

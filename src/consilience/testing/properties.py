@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from consilience import numbers, tree
-from consilience.algorithm import Algorithm, Inbox
+from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.deploy import wire
 from consilience.engine.cohort import LocalWork, failed_clients
 from consilience.engine.simulation import Record, Simulation
@@ -59,9 +59,13 @@ class _Schemas(Watch):
             kind = type(result).__name__
             assert isinstance(result, tuple), f"local gives a {kind}, not an upload and a memory."
             self.see(f"the upload {where}", result[0])
-            self.see("the memory", result[1])
+            self.see("the memory of a link" if _phase(place).replies else "the memory", result[1])
         else:
-            others = {"init_memory": "the memory", "broadcast": f"the download {where}"}
+            others = {
+                "init_memory": "the memory",
+                "init_link": "the memory of a link",
+                "broadcast": f"the download {where}",
+            }
             self.see(others.get(place.role, "the hub"), result)
         return result
 
@@ -78,6 +82,12 @@ class _Schemas(Watch):
         schema = f"{sorted(state)}, {tensors}"
         before = self.known.setdefault(what, schema)
         assert schema == before, f"{what} was {before} and is now {schema}."
+
+
+def _phase(place: Place) -> Phase:
+    """The exchange that a function belongs to."""
+    kind, number = place.exchange.split()
+    return (place.algorithm.setup() if kind == "setup" else place.algorithm.phases())[int(number)]
 
 
 def inputs_stay_as_they_are(subject: Subject) -> None:
@@ -147,14 +157,13 @@ class _Wire(Watch):
         result = function(*given)
         if place.role == "local":
             upload, _ = cast(tuple[State, State], result)
-            kind, number = place.exchange.split()
-            phases = place.algorithm.phases() if kind == "exchange" else place.algorithm.setup()
-            cached = place.algorithm.cached if kind == "exchange" else ()
-            phase = phases[int(number)]
-            copies, known = self.flooded if phase.flooded else self.listeners, phase.known
+            phase = _phase(place)
+            cached = () if place.exchange.startswith("setup") else place.algorithm.cached
+            copies = 1 if phase.replies else self.flooded if phase.flooded else self.listeners
             sent = {group: params for group, params in upload.items() if group not in cached}
             self.up += copies * _send(sent)
-            self.down += _send({group: params for group, params in given[1].items() if group not in known})
+            asked = {group: params for group, params in given[1].items() if group not in phase.known}
+            self.down += _send(asked)
         return result
 
 

@@ -49,6 +49,9 @@ class Watched(Algorithm):
     def init_memory(self, model: State) -> State:
         return self._watching("init_memory", self.inner.init_memory)(model)
 
+    def init_link(self, model: State) -> State:
+        return self._watching("init_link", self.inner.init_link)(model)
+
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         return self.phases()[0].local(client, down, memory)
 

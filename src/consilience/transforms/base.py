@@ -118,12 +118,16 @@ class Transformed(Algorithm):
         return self.inner.init_hub(model)
 
     def init_memory(self, model: State) -> State:
+        return tree.join(self.inner.init_memory(model), self._memories(model, replies=False))
+
+    def init_link(self, model: State) -> State:
+        return tree.join(self.inner.init_link(model), self._memories(model, replies=True))
+
+    def _memories(self, model: State, *, replies: bool) -> State:
+        """What is kept for this transform, of exchanges of replies or of the others."""
         own = self.transform.init_memory(model["params"])
-        exchanges = range(len(self.inner.phases()))
-        return tree.join(
-            self.inner.init_memory(model),
-            {self._key(number, group): params for number in exchanges for group, params in own.items()},
-        )
+        numbers = [number for number, one in enumerate(self.inner.phases()) if one.replies == replies]
+        return {self._key(number, group): params for number in numbers for group, params in own.items()}
 
     def broadcast(self, hub: State) -> State:
         return self.inner.broadcast(hub)

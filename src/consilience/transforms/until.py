@@ -52,6 +52,9 @@ class Until(Algorithm):
     def init_memory(self, model: State) -> State:
         return self._both(self.first.init_memory(model), self.then.init_memory(model))
 
+    def init_link(self, model: State) -> State:
+        return self._both(self.first.init_link(model), self.then.init_link(model))
+
     def _both(self, first: State, then: State) -> State:
         """States side by side; one that both have must be of one kind."""
         for group in first.keys() & then.keys():

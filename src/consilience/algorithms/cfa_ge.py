@@ -1,0 +1,73 @@
+"""CFA-GE: consensus-based federated averaging with an exchange of gradients.
+
+Savazzi, Nicoli, Rampa: Federated Learning with Cooperating Devices: A Consensus Approach for Massive IoT
+Networks (IEEE Internet of Things Journal 2020). Beside the consensus step of CFA, every node i evaluates its
+own gradient at the model of each neighbour j, on one batch, smooths it and sends it there:
+
+    P_ij <- rho grad F_i(w_j) + (1 - rho) P_ij,  P_ij = 0 at first
+    psi_j <- psi_j - mu sum_i P_ij,  then local training from psi_j
+
+The authors overlap the two exchanges to save time, so that gradients arrive a round late. Here they arrive in
+the round of the model that they belong to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from consilience import tree
+from consilience.algorithm import Family, Inbox, Phase
+from consilience.client import Client
+from consilience.errors import UserError
+from consilience.method import GRADIENT, Method, Parts
+from consilience.rules.consensus import Consensus, Epsilon, Mode
+from consilience.solver import check_non_negative
+from consilience.types import State
+
+
+@final
+@dataclass(frozen=True)
+class CFAGE(Method):
+    """Consensus with neighbours, who also send their gradients at the node's model.
+
+    Attributes:
+        epsilon: How far a node goes to its neighbours' mean, from 0 to 1.
+        mode: joint: to all neighbours at once; sequential: to one after the other.
+        mu: The step along the neighbours' gradients.
+        rho: The share of the newest gradient in what is sent.
+    """
+
+    name: ClassVar[str] = "cfa-ge"
+    paper: ClassVar[str] = "Savazzi et al., IEEE Internet of Things Journal 2020"
+    family: ClassVar[Family] = "averaging"
+    formula: ClassVar[str] = "w_i <- w_i + epsilon sum_j a_j (w_j - w_i) - mu sum_j P_ji, P ~ grad F_j(w_i)"
+    choose: ClassVar[str] = "On a sparse graph whose links can carry two models a round instead of one."
+    epsilon: Epsilon = 1.0
+    mode: Mode = "joint"
+    mu: float = 0.0015
+    rho: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_non_negative(self, "mu")
+        if not 0 <= self.rho <= 1:
+            raise UserError(f"cfa-ge: rho must be from 0 to 1, not {self.rho}")
+
+    def parts(self) -> Parts:
+        return Parts(rule=Consensus(self.epsilon, self.mode))
+
+    def init_link(self, model: State) -> State:
+        return {GRADIENT: tree.zeros_like(model["params"])}
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (*super().phases(), Phase(self.broadcast, self._answer, self._descend, replies=True))
+
+    def _answer(self, client: Client, neighbour: State, link: State) -> tuple[State, State]:
+        """This client's gradient at a neighbour's model, smoothed over rounds."""
+        newest = tree.scale(self.rho, client.grad(neighbour, "batch").params)
+        smooth = {GRADIENT: tree.axpy(1 - self.rho, link[GRADIENT], newest)}
+        return smooth, smooth
+
+    def _descend(self, hub: State, inbox: Inbox) -> State:
+        return {**hub, "params": tree.axpy(-self.mu, inbox.sum(GRADIENT), hub["params"])}
