@@ -61,7 +61,7 @@ def test_bytes_of_a_round(entries: dict[str, dict[str, Any]]):
 
 
 def test_where_methods_run(entries: dict[str, dict[str, Any]]):
-    only_graph = {"cfa", "decdiff", "decdiff-vt", "desa", "dpsgd", "gradient-tracking"}
+    only_graph = {"cfa", "cfa-ge", "decdiff", "decdiff-vt", "desa", "dpsgd", "gradient-tracking"}
     assert {name for name, entry in entries.items() if not entry["star"]} == only_graph
     refused = {name for name, entry in entries.items() if not entry["graph"]}
     assert refused >= {"fedsgd", "fedcurv", "scaffold", "fagh", "fednova", "feddc", "feddyn", "fedexp"}
