@@ -191,6 +191,14 @@ def test_the_nodes_of_a_graph_are_drawn(changes: dict[str, Any], there: bool, tm
         assert {path.name for path in tmp_path.glob("*.png")} == {"accuracy.png"}
 
 
+@pytest.mark.parametrize(("method", "there"), [(["dechetero", "dechw"], True), ("dechetero", False)])
+def test_coordinates_are_drawn_where_curvature_is_sent(method: Any, there: bool, tmp_path: Path):
+    chosen = {"coordinates": ["head.bias[2]", "body.1.weight[3, 4]"]}
+    config = configure(rounds=2, topology="ring", method=method, evaluate=chosen)
+    experiment.run(config, folder=RunFolder(tmp_path))
+    assert (tmp_path / "coordinates.png").exists() is there
+
+
 def test_the_map_is_of_the_graph_of_the_first_seed_in_the_last_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

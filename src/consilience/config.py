@@ -17,11 +17,13 @@ from pydantic import (
     PlainValidator,
     ValidationError,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
 from consilience.algorithm import Init
+from consilience.coordinate import Coordinate
 from consilience.data.dataset import Dataset, Normalisation
 from consilience.data.partition import Partitioner
 from consilience.data.partitioners import PARTITIONERS
@@ -156,6 +158,18 @@ class EvaluateSection(_Section):
         True,
         description="Whether peers are also evaluated after training, before they hear their neighbours.",
     )
+    coordinates: list[str] = Field(
+        default_factory=list,
+        description="Parameters whose curvature and weight at every node are recorded, e.g. head.bias[3].",
+    )
+
+    @field_validator("coordinates")
+    @classmethod
+    def _readable(cls, written: list[str]) -> list[str]:
+        try:
+            return [str(Coordinate.parse(text)) for text in written]
+        except UserError as error:
+            raise UserError(f"evaluate.coordinates: {error}") from None
 
 
 class CheckpointSection(_Section):

@@ -15,6 +15,7 @@ import torch
 from consilience import tree
 from consilience.algorithm import Algorithm, Init
 from consilience.config import Config, load_config
+from consilience.coordinate import Coordinate
 from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
@@ -25,12 +26,16 @@ from consilience.engine.determinism import repeatable
 from consilience.engine.simulation import Record
 from consilience.errors import UserError
 from consilience.methods import MethodChoice
-from consilience.report.node_plots import MAPPED, Peers, map_plot, nodes_plot, settings_with_nodes
+from consilience.report.coordinate_plots import coordinates_plot, has_coordinates
+from consilience.report.node_map import MAPPED, map_plot
+from consilience.report.node_plots import nodes_plot
+from consilience.report.node_records import Peers, settings_with_nodes
 from consilience.report.plots import accuracy_plot
 from consilience.report.summary import MethodSummary, summarise
 from consilience.run_folder import (
     CLIENTS,
     CONFIG,
+    COORDINATE_PLOT,
     MAP,
     METRICS,
     NODE_PLOT,
@@ -172,6 +177,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         dtype=getattr(torch, config.dtype),
         precision=config.precision,
         compiled=config.compile == "always",
+        coordinates=tuple(Coordinate.parse(text) for text in config.evaluate.coordinates),
     )
 
 
@@ -302,6 +308,8 @@ class _Run:
             nodes_plot(self.records, peers, path / NODE_PLOT, self.config.name)
         if mapped:
             map_plot(self.records, mapped, path / MAP, self.config.name)
+        if peers and has_coordinates(self.records):
+            coordinates_plot(self.records, peers, path / COORDINATE_PLOT, self.config.name)
 
 
 def _peers(arm: Arm) -> Peers | None:

@@ -24,8 +24,8 @@ Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS, PLOT, MODELS = "checkpoint.safetensors", "partitions.json", "accuracy.png", "models"
-NODE_PLOT, MAP = "nodes.png", "map.png"
-PLOTS = (PLOT, NODE_PLOT, MAP)
+NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
+PLOTS = (PLOT, NODE_PLOT, MAP, COORDINATE_PLOT)
 """Those of nodes are there for a run on a graph only."""
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from consilience.coordinate import Coordinate
 from consilience.engine.listening import Heard
-from consilience.engine.node_metrics import consensus, contributors
+from consilience.engine.node_metrics import consensus, contributors, followed
 
 
 def heard(importance: torch.Tensor | None, who: list[list[int]], sizes: list[float]) -> Heard:
@@ -44,3 +45,21 @@ def test_the_effective_number_of_contributors(importance, expected):
 def test_a_large_neighbour_counts_for_more_and_silence_for_one():
     found = contributors(heard(None, [[1, 1], [0, 0]], [30, 10]))
     np.testing.assert_allclose(found.numpy(), [[1 / (0.75**2 + 0.25**2), 1.0]])
+
+
+def test_curvature_and_weight_of_one_parameter():
+    """The second hears the first two, the third only itself, the last nobody, not even itself."""
+    who = [[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    messages = heard(torch.tensor([1.0, 3.0, 0.0, 9.0]), who, [10, 10, 20, 10])
+    found = followed(messages, Coordinate("a", (0,)))
+    np.testing.assert_allclose(found["curvature"].numpy(), [[1, 3, 0, np.nan]])
+    np.testing.assert_allclose(found["weight"].numpy(), [[1 / 4, 3 / 4, 1.0, np.nan]])
+
+
+def test_without_curvature_the_weight_is_the_share_of_the_data():
+    found = followed(heard(torch.zeros(2), [[1, 1], [0, 1]], [30, 10]), Coordinate("a", (0,)))
+    np.testing.assert_allclose(found["weight"].numpy(), [[0.75, 1.0]])
+
+
+def test_a_parameter_that_carries_no_curvature_is_not_followed():
+    assert followed(heard(torch.ones(2), [[1, 1], [1, 1]], [1, 1]), Coordinate("b", (0,))) == {}

@@ -81,7 +81,7 @@ class CFAGE(Method):
         model = {"params": heard.get(MERGED) or heard["params"], "buffers": heard["buffers"]}
         newest = tree.scale(self.rho, client.grad(model, "batch").params)
         smooth = {GRADIENT: tree.axpy(1 - self.rho, link[GRADIENT], newest)}
-        return smooth, smooth
+        return smooth, {**link, **smooth}
 
     def _descend(self, hub: State, inbox: Inbox) -> State:
         return {**hub, "params": tree.axpy(-self.mu, inbox.sum(GRADIENT), hub["params"])}

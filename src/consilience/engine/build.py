@@ -14,6 +14,7 @@ from torch import nn
 
 from consilience import numbers, tree
 from consilience.algorithm import Algorithm, Init, Setting
+from consilience.coordinate import Coordinate
 from consilience.data.dataset import Dataset, Normalisation, normalisation
 from consilience.data.partition import Partition
 from consilience.engine.batches import Pool
@@ -71,6 +72,8 @@ class Scene:
     precision: Precision = "fp32"
     compiled: bool = False
     """Whether steps are compiled, on a GPU; those that fill it are not."""
+    coordinates: tuple[Coordinate, ...] = ()
+    """Parameters whose curvature and weight are recorded at every node of a graph."""
 
     @property
     def seeds(self) -> list[int]:
@@ -89,6 +92,8 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(scene.build())
+    for coordinate in scene.coordinates:
+        coordinate.check(model["params"])
     for algorithm, _ in _for_data(scene.dataset, variants):
         algorithm.init_hub(model)
         algorithm.init_memory(model)
@@ -120,6 +125,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
         initial=initial,
         test=np.arange(len(scene.dataset.targets), len(pool.targets), dtype=np.int64),
         network=scene.network,
+        coordinates=scene.coordinates,
         redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )
     return Simulation(world, method)
@@ -233,6 +239,8 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
     graph = _replicas(scene, 1)[0].adjacency is not None
     if not graph and scene.network != Network():
         raise UserError("network is about a graph of peers; a star has participation and failure_rate")
+    if not graph and scene.coordinates:
+        raise UserError("evaluate.coordinates is about the nodes of a graph: set topology")
     for algorithm, solver in variants:
         setting = Setting(
             graph=graph,

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from consilience.coordinate import Coordinate
 from consilience.engine.exchange import Report
 from consilience.engine.listening import Heard
 from consilience.engine.world import World
@@ -22,12 +23,16 @@ def node_metrics(world: World, params: Params, report: Report | None) -> list[di
     curvature: the norm of the curvature that a node sent; NaN for one that sent none.
     contributors: how many messages a parameter of the node is made of, the mean over parameters of
         `(sum of weights)^2 / sum of squared weights`; 1 for a node that heard itself alone.
+    curvature COORDINATE: what a node sent of a single parameter.
+    weight COORDINATE: the share of a node's own value in what it heard of that parameter, by curvature.
     """
     columns = {"consensus": consensus(params)}
     if report is not None and report.heard is not None:
         columns["contributors"] = contributors(report.heard)
         if report.outcome is not None and IMPORTANCE in report.outcome.uploads:
             columns["curvature"] = _curvature(world, report)
+            for one in world.coordinates:
+                columns |= {f"{kind} {one}": found for kind, found in followed(report.heard, one).items()}
     lists = {name: values.double().cpu().numpy().tolist() for name, values in columns.items()}
     return [{name: rows[replica] for name, rows in lists.items()} for replica in range(len(world.replicas))]
 
@@ -61,6 +66,25 @@ def contributors(heard: Heard) -> Tensor:
         )
         total = total + effective.sum(-1)
     return total / count
+
+
+def followed(heard: Heard, one: Coordinate) -> dict[str, Tensor]:
+    """[replicas, nodes] curvature and weight of one parameter; nothing where it carries no curvature."""
+    importance = heard.messages[IMPORTANCE]
+    if one.name not in importance:
+        return {}
+    sent = one.of(importance[one.name]).double()
+    who, weights = (
+        torch.from_numpy(matrix).to(sent.device).double() for matrix in (heard.who, heard.weights)
+    )
+    spoke = who.diagonal(dim1=1, dim2=2) > 0
+    known = (who @ sent[..., None]).squeeze(-1)
+    by_curvature = sent / torch.where(known > 0, known, 1.0)
+    share = torch.where(known > 0, by_curvature, weights.diagonal(dim1=1, dim2=2))
+    return {
+        "curvature": torch.where(spoke, sent, torch.nan),
+        "weight": torch.where(spoke, share, torch.nan),
+    }
 
 
 def _curvature(world: World, report: Report) -> Tensor:

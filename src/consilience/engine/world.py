@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from consilience.coordinate import Coordinate
 from consilience.engine.batches import Booleans, IntArray, Pool
 from consilience.engine.cohort import Cohort, Job, LocalWork
 from consilience.engine.executor import Executor
@@ -60,6 +61,8 @@ class World:
     """How the graph behaves over time."""
     redraw: Callable[[int, int], Adjacency | None]
     """The graph of a seed after some number of drawings."""
+    coordinates: tuple[Coordinate, ...] = ()
+    """Parameters about which nodes' records say more."""
 
     def adjacency(self, replica: int, round_number: int) -> Adjacency:
         """[nodes, nodes] who hears whom in a round."""

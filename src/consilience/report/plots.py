@@ -1,9 +1,13 @@
-"""Accuracy over rounds: a panel for each setting, a line for each method, a band for the seeds."""
+"""Accuracy over rounds: a panel for each setting, a line for each method, a band for the seeds.
+
+What all plots over rounds have in common follows after it.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,7 +15,9 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from consilience.errors import UserError
@@ -30,6 +36,11 @@ DASHES: tuple[Literal["-"] | tuple[float, tuple[float, ...]], ...] = (
 MARKERS = ("o", "s", "^", "D", "v")
 MARKERS_PER_LINE = 8
 
+COLUMNS = 4
+"""Panels side by side."""
+
+BESIDE, LINE = 2.3, 0.175  # inches: the width of legends beside panels, and the height of a line in them
+
 
 def accuracy_plot(records: Sequence[Record], path: Path, title: str) -> None:
     """Draw test accuracy over rounds into a PNG file.
@@ -39,9 +50,7 @@ def accuracy_plot(records: Sequence[Record], path: Path, title: str) -> None:
         path: where to write.
         title: a line above the plot.
     """
-    figure = accuracy_figure(records, title)
-    # Without the version of the drawing library the same records always give the same file.
-    figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+    save(accuracy_figure(records, title), path)
 
 
 def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
@@ -55,8 +64,7 @@ def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
 
     panel = min(max(10 / len(settings), 2.4), 5)  # this and all lengths in inches
     width = 0.5 + panel * len(settings) + 0.7 + 0.075 * max(map(len, labels))
-    figure = Figure((width, max(3.6, 0.7 + 0.2 * len(labels))), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas((width, max(3.6, 0.7 + 0.2 * len(labels))), title)
     panels = dict(
         zip(settings, figure.subplots(1, len(settings), sharey=True, squeeze=False)[0], strict=True)
     )
@@ -71,7 +79,6 @@ def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
     first.set_ylabel("test accuracy (%)", fontsize=FONT, color=INK)
     bottom, top = first.get_ylim() if any(axes.lines for axes in panels.values()) else (0, 100)
     first.set_ylim(max(bottom, -2), min(top, 102))  # a marker at 0 % or 100 % fits, senseless ticks do not
-    figure.suptitle(title, x=0.01, ha="left", wrap=True, fontsize=FONT + 2, color=INK)
     figure.legend(
         handles=[line(index, [], [], label) for index, label in enumerate(labels)],
         loc="outside right center",
@@ -106,12 +113,25 @@ def _draw(axes: Axes, index: int, curves: Sequence[Mapping[int, float]]) -> None
     )
 
 
-def line(index: int, rounds: Sequence[int], percents: Sequence[float], label: str = "") -> Line2D:
-    """A line in the style of method number `index`, with a few markers apart from its neighbours'."""
+def canvas(size: tuple[float, float], title: str) -> Figure:
+    """An empty figure of so many inches with a line above it."""
+    figure = Figure(size, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", wrap=True, fontsize=FONT + 2, color=INK)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG file: without the version of the drawing library, so that it is always the same."""
+    figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+
+
+def line(index: int, rounds: Sequence[int], values: Sequence[float], label: str = "") -> Line2D:
+    """A line in style number `index`, with a few markers apart from its neighbours'."""
     step = max(math.ceil(len(rounds) / MARKERS_PER_LINE), 1)
     return Line2D(
         rounds,
-        percents,
+        values,
         color=COLOURS[index % len(COLOURS)],
         linestyle=DASHES[index % len(DASHES)],
         linewidth=1.4,
@@ -122,7 +142,7 @@ def line(index: int, rounds: Sequence[int], percents: Sequence[float], label: st
     )
 
 
-def style(axes: Axes, last: int) -> None:
+def style(axes: Axes, last: int, missing: str = "accuracy") -> None:
     """A light grid, no frame, whole rounds from 1 to `last`; a note where there is nothing to see."""
     margin = max(0.5, 0.02 * last)
     axes.set_xlim(1 - margin, last + margin)
@@ -134,5 +154,82 @@ def style(axes: Axes, last: int) -> None:
     axes.spines[:].set_visible(False)
     if not axes.lines:
         axes.text(
-            0.5, 0.5, "no accuracy recorded", transform=axes.transAxes, ha="center", fontsize=FONT, color=INK
+            0.5,
+            0.5,
+            f"no {missing} recorded",
+            transform=axes.transAxes,
+            ha="center",
+            fontsize=FONT,
+            color=INK,
         )
+
+
+def add_legend(
+    axes: Axes, place: Literal["upper left", "lower left"], title: str, handles: Sequence[Line2D | Patch]
+) -> None:
+    """A legend beside panels, in axes that may hold another one."""
+    legend = Legend(
+        axes,
+        handles,
+        [str(handle.get_label()) for handle in handles],
+        loc=place,
+        title=title,
+        title_fontsize=FONT,
+        fontsize=FONT - 1,
+        labelcolor=INK,
+        frameon=False,
+        handlelength=3,
+        alignment="left",
+        borderaxespad=0,
+    )
+    legend.get_title().set_color(INK)
+    axes.add_artist(legend)
+
+
+def frame(axes: Axes, last: int, title: str, quantity: str, missing: str = "accuracy") -> None:
+    """The style of a panel, with a title and the name of what is on the y axis."""
+    style(axes, last, missing)
+    axes.set_title(folded(title, 40), fontsize=FONT, color=INK, loc="left")
+    axes.set_ylabel(quantity, fontsize=FONT, color=INK)
+
+
+def folded(label: str, width: int) -> str:
+    """A label in lines of at most so many letters."""
+    return textwrap.fill(label, width)
+
+
+def logarithmic(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic scale for such values, with ticks that can be read also within one power of ten.
+
+    Some of them, though not all, may be zero, which then has a place below all others.
+    """
+    positive = [value for value in values if value > 0]
+    ticks = _ticks(min(positive), max(positive))
+    low, high = min(*positive, ticks[0]), max(*positive, ticks[-1])
+    if len(positive) == len(values):
+        axes.set_yscale("log")
+        axes.set_ylim(0.85 * low, high / 0.85)
+    else:
+        # So much of the height that the zero's label is clear of the next.
+        axes.set_yscale("symlog", linthresh=low, linscale=0.15 * math.log10(high / low))
+        axes.set_ylim(-0.3 * low, high / 0.85)
+        ticks = [0.0, *ticks]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks([], minor=True)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Up to seven round numbers between two positive ones, or around them if there are none.
+
+    >>> _ticks(0.3, 4), _ticks(0.7, 0.8), _ticks(2e-7, 30)
+    ([0.5, 1.0, 2.0], [0.5, 1.0], [1e-06, 0.0001, 0.01, 1.0])
+    """
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    ticks = [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
+    inside = [tick for tick in ticks if low <= tick <= high]
+    if len(inside) > 7:
+        inside = [tick for tick in ticks[::3] if low <= tick <= high]
+        return inside[:: math.ceil(len(inside) / 7)]
+    if len(inside) > 1:
+        return inside
+    return [max(tick for tick in ticks if tick < low), *inside, min(tick for tick in ticks if tick > high)]

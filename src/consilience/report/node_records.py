@@ -1,0 +1,126 @@
+"""What is recorded about the nodes of a graph of peers, and which of them are shown one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from consilience.errors import UserError
+from consilience.report.summary import Record, runs_by_method
+from consilience.topology import Adjacency
+
+Floats = npt.NDArray[np.float64]
+Runs = Mapping[int, Mapping[int, Record]]
+"""Of a method in a setting: by seed and round."""
+
+Curve = Mapping[int, float]
+"""By round."""
+
+SHOWN = 6
+"""Nodes that are drawn one by one, unless others are asked for."""
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The graph of a setting in the seed that is shown where only one can be."""
+
+    seed: int
+    adjacency: Adjacency
+    """[nodes, nodes] who hears whom."""
+    sizes: tuple[int, ...]
+    """How many rows of data each node holds."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method in a setting."""
+
+    index: int
+    """Of its look, the same as in the plot of accuracies."""
+    runs: Runs
+
+
+def settings_with_nodes(records: Iterable[Record]) -> list[str]:
+    """Settings in which something is recorded about single nodes, as first seen."""
+    return list(dict.fromkeys(str(record["setting"]) for record in records if record.get("nodes")))
+
+
+def methods_by_setting(records: Sequence[Record], peers: Mapping[str, Peers]) -> dict[str, dict[str, Method]]:
+    """By setting and label, the methods that have something to say about single nodes."""
+    rows = runs_by_method(records)
+    labels = list(dict.fromkeys(label for _, label in rows))
+    settings: dict[str, dict[str, Method]] = {}
+    for (setting, label), runs in rows.items():
+        if setting in peers and any(record.get("nodes") for run in runs.values() for record in run.values()):
+            settings.setdefault(setting, {})[label] = Method(labels.index(label), runs)
+    if not settings:
+        raise UserError(
+            "no metrics records with lists over nodes to plot; run on a graph with evaluate.nodes"
+        )
+    return settings
+
+
+def chosen_nodes(peers: Peers, nodes: Sequence[int] | None) -> list[int]:
+    """The nodes to show, in the order of their numbers."""
+    count = len(peers.sizes)
+    if nodes is not None:
+        for node in nodes:
+            if not 0 <= node < count:
+                raise UserError(f"there is no node {node}: nodes are numbered from 0 to {count - 1}")
+        return sorted(set(nodes))
+    by_size = sorted(range(count), key=lambda node: peers.sizes[node])
+    # As far apart in the order of sizes as possible, in pairs, so that one odd node is seen to be odd.
+    third, middle = SHOWN // 3, (count - SHOWN // 3) // 2
+    places = (
+        range(count) if count <= SHOWN else [*range(third), *range(middle, middle + third), *range(-third, 0)]
+    )
+    return [by_size[place] for place in places]
+
+
+def node_names(peers: Peers, nodes: Sequence[int]) -> list[str]:
+    """What such nodes are called in a legend."""
+    return [f"node {node}, {peers.sizes[node]:,} rows" for node in nodes]
+
+
+def node_lists(record: Record) -> Mapping[str, Sequence[float | None]]:
+    """By name; none where nothing is recorded about nodes."""
+    lists = record.get("nodes") or {}
+    if not isinstance(lists, Mapping):
+        raise UserError(f"a metrics record has 'nodes': {lists!r}; it must hold lists by name")
+    return lists
+
+
+def node_values(record: Record, key: str) -> Floats:
+    """[nodes] NaN where nothing is known; empty where the record has no such list."""
+    values = node_lists(record).get(key, ())
+    return np.array([math.nan if value is None else value for value in values], np.float64)
+
+
+def pooled_values(runs: Runs, key: str) -> dict[int, Floats]:
+    """By round, what is known of nodes in any seed."""
+    numbers = sorted({number for run in runs.values() for number in run})
+    pooled = {
+        number: np.concatenate([node_values(run[number], key) for run in runs.values() if number in run])
+        for number in numbers
+    }
+    known = {number: values[np.isfinite(values)] for number, values in pooled.items()}
+    return {number: values for number, values in known.items() if len(values)}
+
+
+def node_curve(run: Mapping[int, Record], key: str, node: int) -> dict[int, float]:
+    """What is known of a node, by round."""
+    values = {number: node_values(record, key) for number, record in run.items()}
+    known = {number: float(row[node]) for number, row in values.items() if len(row) > node}
+    return {number: value for number, value in known.items() if math.isfinite(value)}
+
+
+def final_accuracies(run: Mapping[int, Record], nodes: int) -> Floats:
+    """[nodes] accuracies at the last evaluation."""
+    found = [values for record in run.values() if len(values := node_values(record, "accuracy"))]
+    if found and len(found[-1]) != nodes:
+        raise UserError(f"a metrics record has accuracies of {len(found[-1])} nodes; the graph has {nodes}")
+    return found[-1] if found else np.full(nodes, math.nan)
