@@ -238,8 +238,22 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path):
     other = Dataset.from_arrays(
         BLOBS.name, BLOBS.inputs + 1, BLOBS.targets, BLOBS.test_inputs, BLOBS.test_targets, classes=3
     )
-    with pytest.raises(UserError, match="the data or their split are not those of"):
+    with pytest.raises(UserError, match="the data, their split or the graph are not those of"):
         experiment.run(read_config(config.written(), own=other), folder=folder, existing="resume")
+
+
+def test_a_run_does_not_go_on_with_another_graph(tmp_path: Path):
+    """The number of nodes stays the same."""
+    drawn = tmp_path / "drawn.edges"
+    drawn.write_text("0 1\n1 2\n2 3\n3 4\n")
+    topology = {"name": "file", "path": str(drawn)}
+    config = configure(method="dechetero", topology=topology, clients=5, rounds=3, checkpoint={"every": 1})
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config, folder=folder, listener=_Stop(2))
+    drawn.write_text("0 1\n1 2\n2 3\n3 4\n4 0\n")
+    with pytest.raises(UserError, match="the data, their split or the graph are not those of"):
+        experiment.run(config, folder=folder, existing="resume")
 
 
 def test_the_resolved_configuration_runs_again(written: tuple[Config, Result]):

@@ -356,15 +356,26 @@ def _client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
 
 
 def _manifests(arms: list[Arm]) -> dict[str, Any]:
-    """By setting, a digest of the data, and by seed how they were split."""
+    """By setting, a digest of the data, and by seed how they were split and a digest of the graph."""
     scenes = {arm.setting: arm.scene for arm in arms}
     digests = {id(scene.dataset): scene.dataset.digest() for scene in scenes.values()}
     return {
         setting: {
             "data": digests[id(scene.dataset)],
             "seeds": {str(seed): part.manifest() for seed, part in scene.partitions.items()},
+            **({"graphs": graphs} if (graphs := _graphs(scene)) else {}),
         }
         for setting, scene in scenes.items()
+    }
+
+
+def _graphs(scene: Scene) -> dict[str, str]:
+    """By seed, a digest of the graph; nothing for a star."""
+    drawn = {str(seed): adjacency_of(scene, seed) for seed in scene.seeds}
+    return {
+        seed: hashlib.sha256(graph.tobytes()).hexdigest()
+        for seed, graph in drawn.items()
+        if graph is not None
     }
 
 

@@ -157,7 +157,7 @@ class RunFolder:
         path = self.path / name
         if resumed and path.exists() and json.loads(path.read_text()) != json.loads(json.dumps(value)):
             raise UserError(
-                f"the data or their split are not those of {path}, so this run cannot go on with them"
+                f"the data, their split or the graph are not those of {path}, so this run cannot go on"
             )
         self.write_json(name, value)
 
