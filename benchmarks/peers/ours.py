@@ -4,7 +4,7 @@ The partition, the graph and the initial weights are handed in from the setting'
 the library, and the files hold what it draws. Metrics that a record always has (losses, bytes) are computed
 within the timed rounds.
 
-Warm-up: one round of a simulation that is then thrown away; the timed one starts from the initial weights.
+Warm-up: one round, after which the simulation goes back to what it was before, as from a checkpoint.
 Environment: OMP_WAIT_POLICY=PASSIVE, as the Makefile sets it.
 """
 
@@ -85,8 +85,10 @@ def main() -> None:
     chosen = parser().parse_args()
     task = load(chosen.files, chosen.setting, chosen.rounds)
     check_cohorts(task)
-    simulation_of(task).step(evaluate=False)
     simulation = simulation_of(task)
+    initial = simulation.snapshot()
+    simulation.step(evaluate=False)
+    simulation.restore(initial)
     startup, seconds = since_start(), []
     for number in range(task.rounds):
         begin = time.perf_counter()
