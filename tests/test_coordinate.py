@@ -63,19 +63,19 @@ def test_a_run_records_them_and_draws_them(tmp_path):
         names = {name for name in record["nodes"] if name.endswith("]")}
         expected = {
             f"{kind} {one}"
-            for kind in ("curvature", "weight")
+            for kind in ("curvature", "share")
             for one in ("head.bias[3]", "body.1.weight[0, 400]")
         }
         assert names == (expected if record["method"] == "dechw" else set())
         for name in names:
             assert len(record["nodes"][name]) == 4
             assert all(value >= 0 for value in record["nodes"][name])
-    weights = [record["nodes"]["weight head.bias[3]"] for record in result.records[:2]]
+    weights = [record["nodes"]["share head.bias[3]"] for record in result.records[:2]]
     assert all(0 < value < 1 for row in weights for value in row)
     assert result.path is not None
     assert (result.path / "coordinates.png").stat().st_size > 10_000
     assert (
-        "weight head.bias[3]"
+        "share head.bias[3]"
         in json.loads((result.path / "metrics.jsonl").read_text().splitlines()[0])["nodes"]
     )
 

@@ -63,6 +63,11 @@ class Inbox:
         return aggregate.merge_buffers(self.messages["buffers"], self.weights)
 
 
+def nothing(hub: State) -> State:
+    """What a hub broadcasts where clients need nothing from it."""
+    return {}
+
+
 class Phase(NamedTuple):
     """One exchange of messages."""
 
@@ -76,7 +81,7 @@ class Phase(NamedTuple):
     replies: bool = False
     """Whether, on a graph, every node answers each neighbour whom it heard in the exchange before: `local`
     gets that neighbour's message and what the node remembers of it (`init_link`), and what it uploads goes to
-    that neighbour alone. Nothing is broadcast."""
+    that neighbour alone. What hubs would broadcast is not asked."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ class Setting:
     """Whether gradients are clipped."""
     stragglers: bool = False
     """Whether some clients train for fewer epochs than others."""
+    redrawn: bool = False
+    """Whether nodes get other neighbours during the run."""
 
 
 Family = Literal[

@@ -163,6 +163,12 @@ class EvaluateSection(_Section):
         description="Parameters whose curvature and weight at every node are recorded, e.g. head.bias[3].",
     )
 
+    @model_validator(mode="after")
+    def _recorded(self) -> EvaluateSection:
+        if self.coordinates and not self.nodes:
+            raise UserError("evaluate.coordinates are among the lists over nodes: set evaluate.nodes: true")
+        return self
+
     @field_validator("coordinates")
     @classmethod
     def _readable(cls, written: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -50,6 +51,8 @@ from consilience.run_folder import (
 from consilience.solver import Solver
 from consilience.types import State
 from consilience.version import __version__
+
+LOG = logging.getLogger("consilience")
 
 
 @dataclass(frozen=True)
@@ -283,6 +286,8 @@ class _Run:
             )
 
     def _conclude(self) -> Result:
+        if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):
+            LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
         summaries = summarise(self.records, self.config.targets)
         digest = _digest(self.records, self.clients, self.models)
         if self.folder:

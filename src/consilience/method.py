@@ -16,7 +16,8 @@ from consilience.rules.by_data import ByData
 from consilience.server_steps.base import ServerStep
 from consilience.types import State
 
-GRADIENT = "gradient"
+GRADIENT, MERGED = "gradient", "merged"
+"""Groups of messages beside `params`: a gradient, and a model that is not a trained one."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -130,11 +131,14 @@ SOLVERS: dict[str, type[Solver]] = {solver.name: solver for solver in (SGD, Adam
 
 
 def check_non_negative(part: object, *fields: str) -> None:
-    """Refuse negative numbers in the named fields."""
+    """Refuse negative numbers, and those that are not finite, in the named fields."""
     for field in fields:
         value = getattr(part, field)
-        if not isinstance(value, Tensor) and not value >= 0:
-            raise UserError(f"{type(part).__name__}: {field} must be at least 0, not {value}")
+        if not isinstance(value, Tensor) and not 0 <= value < math.inf:
+            bound = "finite" if value == math.inf else "at least 0"
+            raise UserError(
+                f"{getattr(part, 'name', type(part).__name__)}: {field} must be {bound}, not {value}"
+            )
 
 
 def _laid_out_as(model: Tensor, value: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -17,10 +17,12 @@ from consilience.algorithms.cfa_ge import CFAGE
 from consilience.algorithms.fedavg import FedAvg
 from consilience.engine.build import simulate
 from consilience.engine.network import Network
+from consilience.engine.sequential import Sequential
 from consilience.errors import UserError
 from consilience.methods import read_method
 from consilience.solver import SGD
 from consilience.testing import PROPERTIES, check_property, prepare
+from consilience.testing.watching import Watch, watched
 from consilience.topology import Complete, Line, Ring, Star
 from consilience.transforms.clipped import Clipped
 from consilience.transforms.compressed import Compressed
@@ -82,14 +84,20 @@ def test_a_node_follows_its_neighbours_gradients_at_its_own_model(scene, play, t
         assert_close(tree.index(simulation.hub, 0)["params"], expected)
 
 
-def test_gradients_are_of_one_batch(scene, play):
-    """Batches of one row change the answers of every client but the one that has no more rows."""
-    wheres = [replace(scene(batch_size=size), topology=Complete(), init="different") for size in (1, WHOLE)]
-    small, whole = (play(where, CFAGE(), 1, STILL).links for where in wheres)
+def test_gradients_are_means_over_one_batch(scene, play):
+    """With batches of one row, an answer is the gradient of one of the client's rows."""
+    where = replace(scene(batch_size=1), topology=Complete(), init="different")
+    simulation = play(where, CFAGE(rho=1.0), 0, STILL)
+    models = tree.index(simulation.hub, 0)["params"]
+    simulation.step(evaluate=False)
     for client in range(5):
-        pair = [5 * client + (client + 1) % 5]
-        answers = [links.load(pair)["gradient"]["0.weight"] for links in (small, whole)]
-        assert torch.allclose(*answers) == (client == 3)
+        host = (client + 1) % 5
+        (found,) = simulation.links.load([5 * client + host])["gradient"]["0.weight"]
+        at = {name: value[host] for name, value in models.items()}
+        whole = where.partitions[0].shards[client]
+        rows = [replace(where.partitions[0], shards=(whole[i : i + 1],)) for i in range(len(whole))]
+        single = [gradient(replace(where, partitions={0: row}), at, 0)["0.weight"] for row in rows]
+        assert sum(torch.allclose(found, one) for one in single) == 1
 
 
 def test_equal_nodes_with_equal_models_move_as_one(scene, play):
@@ -165,12 +173,87 @@ def test_transforms_act_on_replies_too(transform, name):
     check_property(one, prepare(transform(CFAGE(mu=0.1))))
 
 
-def test_every_reply_has_noise_of_its_own(scene, play):
-    where = replace(scene(batch_size=WHOLE), topology=Complete(), init="common")
-    quiet, noisy = (play(where, method, 1, STILL) for method in (CFAGE(mu=1.0), Noised(0.1)(CFAGE(mu=1.0))))
-    # The sums of four noisy answers differ from node to node, although all models are the same.
-    gaps = noisy.hub["params"]["0.bias"][0] - quiet.hub["params"]["0.bias"][0]
-    assert len({tuple(gap.tolist()) for gap in gaps}) == 5
+@pytest.mark.parametrize("point", ["sent", "merged"])
+def test_every_reply_has_noise_of_its_own(scene, play, point):
+    """What a node gets beyond the answers that neighbours remember is the noise on them."""
+    where = replace(scene(sizes=(7, 3, 10)), topology=Line(), init="different")
+    noisy = play(where, Noised(0.1)(CFAGE(mu=1.0, point=point)), 1)
+    consensus = play(where, Noised(0.1)(CFA()), 1).hub["params"]["0.weight"][0]
+    ends = [0, 2]  # which the node between them answers
+    answers = noisy.links.load([3 * 1 + end for end in ends])["gradient"]["0.weight"]
+    noise = consensus[ends] - answers - noisy.hub["params"]["0.weight"][0, ends]
+    assert noise.std() == pytest.approx(0.1, rel=0.3)
+    assert not torch.allclose(noise[0], noise[1], atol=1e-3)
+
+
+def test_the_merged_model_is_changed_like_any_other(scene, play):
+    """Compression also acts on the model that `point: merged` shows; nothing is merged from it twice."""
+    where = replace(scene(), topology=Ring(), init="different")
+    packed = play(where, Compressed("int8")(CFAGE(point="merged")), 0).step()[0]
+    assert packed.bytes_up.keys() == {"packed", "packed_scale", "header"}
+    exact = Compressed(one_in=1)(CFAGE(mu=0.1, point="merged"))
+    found, expected = (play(where, method, 3) for method in (exact, CFAGE(mu=0.1, point="merged")))
+    assert_close(found.hub["params"], expected.hub["params"])
+
+
+def test_a_reply_that_is_not_finite_is_dropped_alone(scene, play):
+    """Its sender is named and remembers what it did before; all others are heard."""
+    where = replace(scene(batch_size=WHOLE), topology=Complete(), init="different")
+    good, bad = (play(where, CFAGE(mu=0.1), 1) for _ in range(2))
+    before = bad.links.load(range(25))["gradient"]["0.bias"]
+
+    class Breaks(Watch):
+        """The reply of client 2 to client 0 is not finite."""
+
+        replies = 0
+
+        def call(self, place, function, given):
+            result = function(*given)
+            if place.role == "local" and place.exchange == "exchange 1":
+                self.replies += 1
+                if self.replies == 2 * 4 + 1:
+                    broken = tree.map_leaves(lambda value: value * torch.nan, result[0])
+                    return broken, result[1]
+            return result
+
+    bad.algorithm = watched(bad.algorithm, Breaks())
+    bad.world = replace(bad.world, executor=Sequential(bad.world.pool))
+    good.step(evaluate=False)
+    record = bad.step(evaluate=False)[0]
+    assert record.dropped == ("client 2 (upload rejected)",)
+    after = bad.links.load(range(25))["gradient"]["0.bias"]
+    assert torch.equal(after[2 * 5], before[2 * 5])
+    usual = good.links.load(range(25))["gradient"]["0.bias"]
+    others = [pair for pair in range(25) if pair != 2 * 5]
+    assert_close(after[others], usual[others])
+    missing = good.hub["params"]["0.bias"][0] - bad.hub["params"]["0.bias"][0]
+    assert_close(missing[0], -0.1 * usual[2 * 5])
+    assert_close(missing[1:], torch.zeros_like(missing[1:]))
+
+
+def test_transforms_go_into_methods_that_follow_each_other(scene, play):
+    """The two have exchanges of other kinds under the same number."""
+    where = replace(scene(), topology=Ring(), init="different")
+    for methods in ((CFAGE(point="merged"), CFAGE()), (CFAGE(), CFAGE(point="merged"))):
+        play(where, Compressed("int8")(Until(methods[0], 1, methods[1])), 2)
+
+
+def test_replies_that_answer_nothing_are_refused(scene):
+    @dataclass(frozen=True)
+    class Echo(CFA):
+        def phases(self):
+            first, *_ = super().phases()
+            return (first._replace(replies=True),)
+
+    with pytest.raises(UserError, match="replies must follow an exchange of a round"):
+        simulate(replace(scene(), topology=Ring()), [(Echo(), SGD())])
+
+
+def test_a_star_of_very_many_clients_has_no_links(scene):
+    """A byte for every pair of clients would take 90 GB."""
+    sizes = (1, *[0] * 300_000)
+    simulation = simulate(scene(sizes=sizes), [(FedAvg(), SGD())])
+    assert simulation.links.snapshot()["rows"]["number"].numel() == 0
 
 
 def test_it_can_follow_another_method(scene, play):

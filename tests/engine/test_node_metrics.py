@@ -53,12 +53,12 @@ def test_curvature_and_weight_of_one_parameter():
     messages = heard(torch.tensor([1.0, 3.0, 0.0, 9.0]), who, [10, 10, 20, 10])
     found = followed(messages, Coordinate("a", (0,)))
     np.testing.assert_allclose(found["curvature"].numpy(), [[1, 3, 0, np.nan]])
-    np.testing.assert_allclose(found["weight"].numpy(), [[1 / 4, 3 / 4, 1.0, np.nan]])
+    np.testing.assert_allclose(found["share"].numpy(), [[1 / 4, 3 / 4, 1.0, np.nan]])
 
 
 def test_without_curvature_the_weight_is_the_share_of_the_data():
     found = followed(heard(torch.zeros(2), [[1, 1], [0, 1]], [30, 10]), Coordinate("a", (0,)))
-    np.testing.assert_allclose(found["weight"].numpy(), [[0.75, 1.0]])
+    np.testing.assert_allclose(found["share"].numpy(), [[0.75, 1.0]])
 
 
 def test_a_parameter_that_carries_no_curvature_is_not_followed():

@@ -17,9 +17,9 @@ from consilience.report.node_records import Peers
 NAMES = ["fc1.weight[3, 17]", "fc2.bias[0]"]
 
 
-def of(curvature, weight=(0.5,), name=NAMES[0]):
+def of(curvature, share=(0.5,), name=NAMES[0]):
     """Lists over nodes of a coordinate."""
-    return {f"curvature {name}": list(curvature), f"weight {name}": list(weight)}
+    return {f"curvature {name}": list(curvature), f"share {name}": list(share)}
 
 
 def headings(figure):
@@ -28,7 +28,7 @@ def headings(figure):
 
 
 def panels(figure):
-    """Curvature and weight of each coordinate, in the order in which they are drawn."""
+    """Curvature and share of each coordinate, in the order in which they are drawn."""
     drawn = [axes for axes in figure.axes if axes.axison]
     return list(zip(drawn[::2], drawn[1::2], strict=True))
 
@@ -52,7 +52,7 @@ def test_lines_by_hand(record, ring, legends):
     assert points(share) == [[[1, 0.25], [2, 0.75]], [[1, 0.5], [2, 1]]]
     assert points(second) == [[[1, 3], [2, 7]], [[1, 4], [2, 8]]]
     assert points(other) == [[[1, 0], [2, 0.1]], [[1, 1], [2, 0.2]]]
-    assert (first.get_ylabel(), share.get_ylabel()) == ("curvature", "weight of own value")
+    assert (first.get_ylabel(), share.get_ylabel()) == ("curvature", "own share")
     assert (share.get_xlabel(), other.get_xlabel()) == ("round", "round")
     assert share.get_ylim() == other.get_ylim() == pytest.approx((0, 1), abs=0.1)
     assert first.get_xlim() == share.get_xlim()
@@ -87,10 +87,10 @@ def test_what_is_not_known_is_skipped(record, ring):
         record(5),
     ]
     figure = coordinates_figure(records, {"ring": ring(2)}, "")
-    ((curvature, weight),) = panels(figure)
+    ((curvature, share),) = panels(figure)
     assert points(curvature) == [[[1, 1], [4, 4]]]
-    assert points(weight) == [[[3, 0.5]]]
-    assert weight.get_xlim()[1] >= 5
+    assert points(share) == [[[3, 0.5]]]
+    assert share.get_xlim()[1] >= 5
 
 
 def test_a_coordinate_without_curvature_is_noted(record, ring):
@@ -108,7 +108,7 @@ def test_a_coordinate_without_curvature_is_noted(record, ring):
         [],
         [],
         ["no curvature recorded"],
-        ["no weight recorded"],
+        ["no share recorded"],
     ]
 
 

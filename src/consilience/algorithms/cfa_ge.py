@@ -24,15 +24,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 from consilience import tree
-from consilience.algorithm import Family, Inbox, Phase
+from consilience.algorithm import Family, Inbox, Phase, nothing
 from consilience.client import Client
 from consilience.errors import UserError
-from consilience.method import GRADIENT, Method, Parts
+from consilience.method import GRADIENT, MERGED, Method, Parts
 from consilience.rules.consensus import Consensus, Epsilon, Mode
 from consilience.solver import check_non_negative
 from consilience.types import State
-
-MERGED = "merged"
 
 
 @final
@@ -73,7 +71,7 @@ class CFAGE(Method):
 
     def phases(self) -> tuple[Phase, ...]:
         show = (Phase(self.broadcast, _show, _listen),) if self.point == "merged" else ()
-        answer = Phase(self.broadcast, self._answer, self._descend, replies=True)
+        answer = Phase(nothing, self._answer, self._descend, replies=True)
         return (*super().phases(), *show, answer)
 
     def _answer(self, client: Client, heard: State, link: State) -> tuple[State, State]:

@@ -101,8 +101,11 @@ class DecHWStar(Method):
         return Composed(self.parts().objective, ByData(weighting))
 
     def refuse(self, setting: Setting) -> str | None:
-        if self.mode == "freeze" and setting.unreliable:
-            return "mode freeze uses curvature that every neighbour has heard, so nobody may be missing"
+        if self.mode == "freeze" and (setting.unreliable or setting.redrawn):
+            return (
+                "mode freeze uses curvature that every neighbour has heard, so nobody may be missing and "
+                "neighbours stay the same"
+            )
         return super().refuse(setting)
 
 

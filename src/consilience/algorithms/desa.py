@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from consilience import aggregate
-from consilience.algorithm import Algorithm, Family, Inbox, Phase, Setting
+from consilience.algorithm import Algorithm, Family, Inbox, Phase, Setting, nothing
 from consilience.anchors import NOISE_STREAM, Matching, class_rows
 from consilience.client import Client
 from consilience.errors import UserError
@@ -164,7 +164,7 @@ class DESA(Algorithm):
 
     def setup(self) -> tuple[Phase, ...]:
         return (
-            Phase(_nothing, self._synthesise, self._average, flooded=True),
+            Phase(nothing, self._synthesise, self._average, flooded=True),
             Phase(self.broadcast, _first_logits, self.combine),
         )
 
@@ -232,10 +232,6 @@ class _OnData(DESA):
     @property
     def form(self) -> _Form:
         return self.known
-
-
-def _nothing(hub: State) -> State:
-    return {}
 
 
 def _first_logits(client: Client, down: State, memory: State) -> tuple[State, State]:

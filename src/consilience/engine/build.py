@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -97,6 +98,7 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     for algorithm, _ in _for_data(scene.dataset, variants):
         algorithm.init_hub(model)
         algorithm.init_memory(model)
+        algorithm.init_link(model)
 
 
 def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:
@@ -254,11 +256,21 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
             features=task.has_features,
             clip=scene.work.clip is not None,
             stragglers=scene.work.stragglers > 0,
+            redrawn=scene.network.redraw_every is not None,
         )
         reason = algorithm.refuse(setting)
         if not graph and any(phase.replies for phase in algorithm.phases()):
             reason = reason or "its clients answer neighbours, which takes a graph of peers: set topology"
+        if _misplaces_replies(algorithm):
+            reason = reason or "replies must follow an exchange of a round in which nodes hear each other"
         if scene.network.asynchronous and (len(algorithm.phases()) > 1 or algorithm.setup()):
             reason = reason or "it has several exchanges a round, so its nodes must wake together"
         if reason:
             raise UserError(f"{algorithm.name}: {reason}")
+
+
+def _misplaces_replies(algorithm: Algorithm) -> bool:
+    """Whether there is nothing that some exchange of replies could answer."""
+    replies = [phase.replies for phase in algorithm.phases()]
+    answered = itertools.pairwise([True, *replies])  # nor is there anything before the first
+    return any(before and one for before, one in answered) or any(one.replies for one in algorithm.setup())

@@ -213,7 +213,7 @@ class Exchange:
         hub = tree.reshape_leading(self._combine_apart(flat, sent, to), 1, *world.hub_shape)
         up_bytes = row_bytes(outcome.uploads, self.cached)
         traffic = tuple(
-            Traffic(times(int(out), up_bytes), times(int(into), up_bytes), int(out))
+            Traffic(times(int(out), up_bytes), times(int(into), up_bytes), int(out) if up_bytes else 0)
             for out, into in zip(went, came, strict=True)
         )
         rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))

@@ -24,7 +24,8 @@ def node_metrics(world: World, params: Params, report: Report | None) -> list[di
     contributors: how many messages a parameter of the node is made of, the mean over parameters of
         `(sum of weights)^2 / sum of squared weights`; 1 for a node that heard itself alone.
     curvature COORDINATE: what a node sent of a single parameter.
-    weight COORDINATE: the share of a node's own value in what it heard of that parameter, by curvature.
+    share COORDINATE: that as a share of all curvature that the node heard of the parameter: the weight of its
+        own value where the method weighs by curvature alone, its own included (DecHW as printed).
     """
     columns = {"consensus": consensus(params)}
     if report is not None and report.heard is not None:
@@ -69,7 +70,10 @@ def contributors(heard: Heard) -> Tensor:
 
 
 def followed(heard: Heard, one: Coordinate) -> dict[str, Tensor]:
-    """[replicas, nodes] curvature and weight of one parameter; nothing where it carries no curvature."""
+    """[replicas, nodes] curvature of one parameter and a node's share of it; by data where all have none.
+
+    Nothing where the parameter carries no curvature.
+    """
     importance = heard.messages[IMPORTANCE]
     if one.name not in importance:
         return {}
@@ -83,7 +87,7 @@ def followed(heard: Heard, one: Coordinate) -> dict[str, Tensor]:
     share = torch.where(known > 0, by_curvature, weights.diagonal(dim1=1, dim2=2))
     return {
         "curvature": torch.where(spoke, sent, torch.nan),
-        "weight": torch.where(spoke, share, torch.nan),
+        "share": torch.where(spoke, share, torch.nan),
     }
 
 

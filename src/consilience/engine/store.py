@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.engine.batches import IntArray
+from consilience.engine.batches import Booleans, IntArray
 from consilience.types import State
 
 Initial = Callable[[IntArray], State]
@@ -94,8 +94,8 @@ class Store:
     """
 
     def __init__(self, rows: int, initial: Initial, device: torch.device) -> None:
-        self._initial, self._device = initial, device
-        self._seen = np.zeros(rows, dtype=np.bool_)
+        self._rows, self._initial, self._device = rows, initial, device
+        self._seen: Booleans | None = None  # until a row is kept: there may be very many
         self._columns: dict[str, dict[str, Column]] = {}
         self._groups: tuple[str, ...] = ()  # some may be without tensors, and then not in a snapshot
         self._stateless = False  # found out at the first load; initial memories need not be made again
@@ -105,7 +105,7 @@ class Store:
         wanted = np.asarray(rows, dtype=np.int64)
         if self._stateless:
             return {}
-        seen = self._seen[wanted]
+        seen = np.zeros(len(wanted), dtype=np.bool_) if self._seen is None else self._seen[wanted]
         if seen.all() and len(wanted):
             self._groups = self._groups or tuple(self._initial(wanted[:1]))
             known = self._read(wanted)
@@ -126,8 +126,10 @@ class Store:
         wanted = np.asarray(rows, dtype=np.int64)
         if not any(memories.values()) or not len(wanted):
             return
+        if self._seen is None:
+            self._seen = np.zeros(self._rows, dtype=np.bool_)
         if not self._columns:
-            size = tree.nbytes(memories) // len(wanted) * len(self._seen)
+            size = tree.nbytes(memories) // len(wanted) * self._rows
             self._columns = {
                 group: {name: self._column(value, size) for name, value in params.items()}
                 for group, params in memories.items()
@@ -139,14 +141,15 @@ class Store:
 
     def forget(self, rows: IntArray) -> None:
         """Some clients start anew."""
-        self._seen[rows] = False
+        if self._seen is not None:
+            self._seen[rows] = False
 
     def _column(self, like: Tensor, size: int) -> Column:
         """Where a tensor of memories is kept that take so many bytes in all."""
         on_device = self._device.type == "cuda" and size <= _device_memory(self._device) // DEVICE_SHARE
         if not on_device and size > HOST_BYTES and like[0].numel():
-            return Filed(len(self._seen), like)
-        return Held(len(self._seen), like, self._device if on_device else torch.device("cpu"))
+            return Filed(self._rows, like)
+        return Held(self._rows, like, self._device if on_device else torch.device("cpu"))
 
     def _read(self, rows: IntArray) -> State:
         return {
@@ -156,7 +159,7 @@ class Store:
 
     def snapshot(self) -> State:
         """The rows that exist, for a checkpoint: their numbers and their memories."""
-        seen = np.flatnonzero(self._seen)
+        seen = np.flatnonzero(() if self._seen is None else self._seen)
         return {
             "rows": {"number": torch.from_numpy(seen)},
             **{
@@ -167,7 +170,7 @@ class Store:
 
     def restore(self, snapshot: State) -> None:
         """The inverse of `snapshot`."""
-        self._seen[:] = False
+        self._seen = None
         memories = {g.removeprefix("memory."): p for g, p in snapshot.items() if g.startswith("memory.")}
         self.save(snapshot["rows"]["number"].cpu().numpy(), memories)
 

@@ -38,7 +38,7 @@ from consilience.report.plots import (
 )
 from consilience.report.summary import Record
 
-CURVATURE, WEIGHT = "curvature ", "weight "
+CURVATURE, SHARE = "curvature ", "share "
 """Lists over nodes have such a word before the name of a coordinate."""
 
 FAR = 30
@@ -54,7 +54,7 @@ def has_coordinates(records: Iterable[Record]) -> bool:
 
 def _coordinates(record: Record) -> list[str]:
     """Names of those of which something is known at some node."""
-    keys = [key for key in node_lists(record) if key.startswith((CURVATURE, WEIGHT))]
+    keys = [key for key in node_lists(record) if key.startswith((CURVATURE, SHARE))]
     return [key.partition(" ")[2] for key in keys if np.isfinite(node_values(record, key)).any()]
 
 
@@ -65,7 +65,7 @@ def coordinates_plot(
     title: str,
     nodes: Sequence[int] | None = None,
 ) -> None:
-    """Draw curvature and weight of single parameters over rounds into a PNG file.
+    """Draw curvature of single parameters, and nodes' shares of it, over rounds into a PNG file.
 
     Args:
         records: as in a metrics file; rounds without such lists are skipped, and so are nulls in them.
@@ -162,7 +162,7 @@ def _block(setting: str, methods: Mapping[str, Method], peers: Peers, chosen: Se
                     node_curve(method.runs.get(peers.seed, {}), word + name, node) for node in chosen
                 ]
                 for name in coordinates
-                for word in (CURVATURE, WEIGHT)
+                for word in (CURVATURE, SHARE)
             }
             for label, method in methods.items()
             if found[label]
@@ -206,8 +206,8 @@ def _draw_block(part: SubFigure, block: _Block, widths: Sequence[float]) -> None
             upper.set_xlabel("")
             upper.tick_params(labelbottom=False)
             _scale(upper, curves[CURVATURE + name], wide)
-            _draw_lines(lower, curves[WEIGHT + name])
-            frame(lower, block.last, "", "" if column else "weight of own value", "weight")
+            _draw_lines(lower, curves[SHARE + name])
+            frame(lower, block.last, "", "" if column else "own share", "share")
             lower.set_ylim(-0.05, 1.05)
             lower.set_yticks([0, 0.25, 0.5, 0.75, 1])
     part.align_ylabels()

@@ -65,7 +65,7 @@ def methods_by_setting(records: Sequence[Record], peers: Mapping[str, Peers]) ->
 
 
 def chosen_nodes(peers: Peers, nodes: Sequence[int] | None) -> list[int]:
-    """The nodes to show, in the order of their numbers."""
+    """The nodes to show: those asked for, by number, or some that hold least, medium and most data."""
     count = len(peers.sizes)
     if nodes is not None:
         for node in nodes:

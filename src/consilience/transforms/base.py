@@ -1,24 +1,26 @@
 """The contract of a transform: what is sent in place of a method's upload?
 
 A transform changes what a client sends after a method's own work; the method itself does not know. It acts
-on a message's main group: the parameters where they are sent, else a gradient.
+on a message's main group: the model where one is sent, else a gradient.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from consilience import tree
 from consilience.algorithm import Algorithm, Inbox, Phase, Setting
 from consilience.errors import UserError
+from consilience.transforms.until import Until
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
     from consilience.client import Client
 
-GROUPS = ("params", "gradient")
+MODELS = ("params", "merged")
+GROUPS = (*MODELS, "gradient")
 """What a transform acts on: the first of these that a message has."""
 
 
@@ -42,12 +44,12 @@ class Message(NamedTuple):
         """What the main group says: how far the parameters moved, or the gradient."""
         assert self.group is not None
         main = self.upload[self.group]
-        return tree.sub(main, self.start) if self.group == "params" else main
+        return tree.sub(main, self.start) if self.group in MODELS else main
 
     def with_update(self, update: Params) -> State:
         """The upload with another update."""
         assert self.group is not None
-        main = tree.add(self.start, update) if self.group == "params" else update
+        main = tree.add(self.start, update) if self.group in MODELS else update
         return {**self.upload, self.group: main}
 
 
@@ -75,8 +77,10 @@ class Transform(ABC):
         """Why this transform cannot work in a setting, or None."""
         return None
 
-    def __call__(self, algorithm: Algorithm) -> Transformed:
+    def __call__(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with its messages changed."""
+        if isinstance(algorithm, Until):  # the two may have other exchanges
+            return replace(algorithm, first=self(algorithm.first), then=self(algorithm.then))
         return Transformed(algorithm, self)
 
 
@@ -175,9 +179,10 @@ class Transformed(Algorithm):
             message = Message(client, upload, down.get("params", {}), exchange)
             if message.group is None:  # nothing to change, e.g. in a method that sends nothing
                 return upload, {**memory, **kept}
-            if self.transform.rebuilt.issuperset(GROUPS) and upload.keys() >= set(GROUPS):
+            several = [group for group in GROUPS if group in upload]
+            if self.transform.rebuilt.issuperset(several) and len(several) > 1:
                 raise UserError(
-                    f"{self.name}: one message has {' and '.join(GROUPS)}; only one can be packed"
+                    f"{self.name}: one message has {' and '.join(several)}; only one can be packed"
                 )
             sent, later = self.transform.apply(message, self._own(exchange, memory))
             renewed = {self._key(exchange, group): params for group, params in later.items()}

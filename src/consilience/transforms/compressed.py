@@ -92,7 +92,7 @@ class Compressed(Transform):
 
     def settle(self, old: State, new: State, inbox: Inbox) -> State:
         own = inbox.own or {}
-        if REST not in own:
+        if REST not in own or "params" not in own:  # nothing that was merged
             return new
         # A node that has nothing to say (no data, or a message that was dropped) stays where it was.
         spoke = (inbox.weights != inbox.peers).any()
@@ -118,8 +118,11 @@ class Compressed(Transform):
     def refuse(self, setting: Setting) -> str | None:
         if not setting.graph:
             return None
-        if setting.unreliable:
-            return "neighbours keep copies of a node's model, so on a graph no message may be missing"
+        if setting.unreliable or setting.redrawn:
+            return (
+                "neighbours keep copies of what a node sent, so on a graph no message may be missing and "
+                "neighbours stay the same"
+            )
         if not self.error_feedback:
             return "on a graph there is no compression without error feedback"
         return None
