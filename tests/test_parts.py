@@ -197,7 +197,7 @@ METHODS_REFUSED = [
         {"rule": {"name": "hessian_weighted", "layer": "all"}},
         "unknown option of rule hessian_weighted 'layer'",
     ),
-    ({"name": "fedprox", "mu": -1}, "Proximal: mu must be at least 0, not -1"),
+    ({"name": "fedprox", "mu": -1}, "proximal: mu must be at least 0, not -1"),
 ]
 
 

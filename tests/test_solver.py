@@ -68,7 +68,13 @@ def test_negative_numbers_are_refused(kind, field, bad):
         kind(**{field: bad})
 
 
-@pytest.mark.parametrize("betas", [(1.0, 0.9), (0.9, 1.0), (1.5, 0.9), (float("inf"), 0.9)])
+@pytest.mark.parametrize(("kind", "field"), [(SGD, "lr"), (SGD, "weight_decay"), (Adam, "beta1")])
+def test_numbers_without_end_are_refused(kind, field):
+    with pytest.raises(UserError, match=rf"{kind.name}: {field} must be finite, not inf"):
+        kind(**{field: float("inf")})
+
+
+@pytest.mark.parametrize("betas", [(1.0, 0.9), (0.9, 1.0), (1.5, 0.9)])
 def test_adam_refuses_averages_that_never_forget(betas):
     with pytest.raises(UserError, match=f"beta1 and beta2 must be below 1, not {betas[0]} and {betas[1]}"):
         Adam(0.1, *betas)

@@ -219,11 +219,11 @@ def test_on_a_graph_every_node_has_a_momentum_of_its_own(scene, play):
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: FedAvgM(-1.0), "Momentum: lr must be at least 0, not -1.0"),
+        (lambda: FedAvgM(-1.0), "momentum: lr must be at least 0, not -1.0"),
         (lambda: FedAvgM(beta=1.0), "momentum: beta must be below 1, not 1.0"),
         (lambda: FedAdam(beta1=1.0), "adaptive: beta1 must be below 1, not 1.0"),
         (lambda: FedYogi(beta2=1.5), "adaptive: beta2 must be below 1, not 1.5"),
-        (lambda: FedYogi(beta2=-0.5), "Adaptive: beta2 must be at least 0, not -0.5"),
+        (lambda: FedYogi(beta2=-0.5), "adaptive: beta2 must be at least 0, not -0.5"),
         (lambda: FedAdagrad(tau=0.0), "adaptive: tau must be above 0, not 0.0"),
     ],
 )

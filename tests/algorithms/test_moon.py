@@ -309,7 +309,7 @@ def test_without_the_loss_any_model_will_do(scene, play, method):
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(options, reason):
-    with pytest.raises(UserError, match=f"Contrastive: {reason}"):
+    with pytest.raises(UserError, match=f"contrastive: {reason}"):
         MOON(**options)
 
 

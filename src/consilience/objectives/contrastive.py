@@ -51,9 +51,9 @@ class Contrastive(Objective):
     def __post_init__(self) -> None:
         check_non_negative(self, "mu")
         if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
-            raise UserError(f"Contrastive: temperature must be above 0, not {self.temperature}")
+            raise UserError(f"{self.name}: temperature must be above 0, not {self.temperature}")
         if self.pool < 1:
-            raise UserError(f"Contrastive: pool must be at least 1, not {self.pool}")
+            raise UserError(f"{self.name}: pool must be at least 1, not {self.pool}")
 
     def init_memory(self, model: State) -> State:
         if is_zero(self.mu):

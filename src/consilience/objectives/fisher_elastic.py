@@ -62,9 +62,9 @@ class FisherElastic(Objective):
     def __post_init__(self) -> None:
         check_non_negative(self, "strength")
         if self.one_in < 1:
-            raise UserError(f"FisherElastic: one_in must be at least 1 (all entries), not {self.one_in}")
+            raise UserError(f"{self.name}: one_in must be at least 1 (all entries), not {self.one_in}")
         if isinstance(self.stiffness, float | int) and not self.stiffness > 0:
-            raise UserError(f"FisherElastic: stiffness must be above 0 (or none), not {self.stiffness}")
+            raise UserError(f"{self.name}: stiffness must be above 0 (or none), not {self.stiffness}")
 
     def init_hub(self, model: State) -> State:
         zeros = tree.zeros_like(model["params"])
