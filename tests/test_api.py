@@ -69,6 +69,8 @@ def test_an_existing_run(tmp_path: Path):
         cs.run("fedavg", out=tmp_path, data=OWN, **TINY)
     with pytest.raises(cs.UserError, match="made with another configuration"):
         cs.run("fedavg", out=tmp_path, existing="resume", data=OWN, **{**TINY, "rounds": 1})
+    with pytest.raises(cs.UserError, match="unknown value of existing 'replace'"):
+        cs.run("hwa", out=tmp_path, existing="replace", data=OWN, **TINY)
     resumed = cs.run("fedavg", out=tmp_path, existing="resume", data=OWN, **TINY)
     assert (resumed.digest, resumed.records) == (first.digest, first.records)
     replaced = cs.run("fedavg", out=tmp_path, existing="overwrite", data=OWN, **{**TINY, "rounds": 1})

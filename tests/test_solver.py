@@ -80,6 +80,18 @@ def test_adam_refuses_averages_that_never_forget(betas):
         Adam(0.1, *betas)
 
 
+@pytest.mark.parametrize("momentum", [1.0, 1.5])
+def test_momentum_that_never_fades_is_refused(momentum):
+    with pytest.raises(UserError, match=f"momentum must be below 1, not {momentum}"):
+        SGD(0.1, momentum=momentum)
+
+
+@pytest.mark.parametrize("value", [[0.1, 0.2], "x", None])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(UserError, match="sgd: lr must be a number, not "):
+        SGD(value)
+
+
 def test_nesterov_needs_momentum():
     with pytest.raises(UserError, match="nesterov needs a momentum above 0"):
         SGD(0.1, nesterov=True)

@@ -79,6 +79,9 @@ class PlainDisplay(_Clock):
     def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
         print(self.status(arm, lines), flush=True)
 
+    def setting_up(self, arm: Arm) -> None:
+        print(f"{arm.name}  preparing the first round, which may take longer than a round", flush=True)
+
     def evaluating_clients(self, arm: Arm) -> None:
         print(f"{arm.name}  evaluating every client on its own data", flush=True)
 
@@ -112,6 +115,9 @@ class LiveDisplay(_Clock):
         self._progress.start_task(bar)
         status = self.status(arm, lines).removeprefix(arm.name).strip()
         self._progress.update(bar, completed=lines[0]["round"], status=status)
+
+    def setting_up(self, arm: Arm) -> None:
+        self._progress.update(self._bars[arm.name], status="preparing the first round")
 
     def finish(self) -> None:
         self._progress.stop()

@@ -109,6 +109,9 @@ class Listener:
     def start(self, arms: list[Arm]) -> None:
         """The run begins."""
 
+    def setting_up(self, arm: Arm) -> None:
+        """An arm's method has exchanges before its first round, which may take longer than a round."""
+
     def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
         """A round of an arm is complete; a line for every replica."""
 
@@ -203,8 +206,9 @@ def run(
             return _Run(config, arms, folder, listener).execute()
 
 
-def resume(path: Path, listener: Listener | None = None) -> Result:
+def resume(path: str | Path, listener: Listener | None = None) -> Result:
     """Continue a run from its last checkpoint; it ends as if it had never been interrupted."""
+    path = Path(path)
     if not (path / CONFIG).exists():
         raise UserError(f"{path} does not hold a run: there is no {CONFIG}")
     return run(load_config(path / CONFIG), folder=RunFolder(path), existing="resume", listener=listener)
@@ -254,6 +258,8 @@ class _Run:
         simulation = simulate(arm.scene, arm.variants)
         if state:
             simulation.restore(tree.unflatten(state))
+        if simulation.round == 0 and simulation.algorithm.setup():
+            self.listener.setting_up(arm)
         while simulation.round < config.rounds:
             last = simulation.round + 1 == config.rounds
             evaluate = last or (simulation.round + 1) % config.evaluate.every == 0

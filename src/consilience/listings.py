@@ -40,9 +40,12 @@ Made by `consilience methods --markdown > docs/methods.md`. Bytes are those of o
 
 - A method is chosen by its name: `method: {name: hwa, layers: all}`.
 - Other combinations of the parts at the end of this page are chosen by theirs:
-  `method: {objective: {name: proximal, mu: 0.1}, rule: hessian_weighted}`.
-- Messages can be changed: `method: {name: hwa, transforms: [{name: noised, sigma: 0.01}]}`.
-- One method can follow another: `method: {name: hwa, then: {method: fedavg, after: 20}}`.
+  `method: {objective: {name: proximal, mu: 0.1}, rule: hessian_weighted, server: momentum}`. From Python,
+  `cs.Composed(objective=..., rule=..., server=...)`.
+- Messages can be changed: `method: {name: hwa, transforms: [{name: noised, sigma: 0.01}]}`. From Python,
+  `cs.Noised(0.01)(cs.HWA())`.
+- One method can follow another: `method: {name: hwa, then: {method: fedavg, after: 20}}`, after so many
+  rounds from the start of the run. From Python, `cs.Until(cs.HWA(), 20, cs.FedAvg())`.
 """
 
 

@@ -29,6 +29,10 @@ class Parts:
     server: ServerStep = field(default_factory=ServerStep)
 
     def __post_init__(self) -> None:
+        kinds = (("objective", Objective), ("rule", Rule), ("server", ServerStep))
+        for name, kind in kinds:
+            if not isinstance(getattr(self, name), kind):
+                raise UserError(f"{name} must be of type {kind.__name__}, not {getattr(self, name)!r}")
         reason = self.objective.refuse_rule(self.rule)
         if reason:
             raise UserError(f"{self.objective.name} with {self.rule.name}: {reason}")

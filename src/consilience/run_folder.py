@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import quote
 
 import yaml
 from torch import Tensor
 
 from consilience.deploy import wire
-from consilience.errors import UserError
+from consilience.errors import UserError, unknown
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
@@ -52,6 +52,8 @@ class RunFolder:
 
     def prepare(self, config: Mapping[str, Any], existing: Existing) -> None:
         """Make the folder, or check what is there. An existing run is never overwritten unless asked."""
+        if existing not in get_args(Existing):
+            raise unknown("value of existing", existing, get_args(Existing))
         written = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         there = self.path / CONFIG
         if there.exists() and existing == "refuse":

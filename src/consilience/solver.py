@@ -58,6 +58,8 @@ class SGD(Solver):
         check_non_negative(self, "lr", "momentum", "weight_decay")
         if self.nesterov and self.momentum == 0:
             raise UserError("solver sgd: nesterov needs a momentum above 0")
+        if not isinstance(self.momentum, Tensor) and self.momentum >= 1:
+            raise UserError(f"solver sgd: momentum must be below 1, not {self.momentum}")
 
     def init(self, params: Params) -> State:
         return {} if is_zero(self.momentum) else {"velocity": tree.zeros_like(params)}
@@ -131,14 +133,19 @@ SOLVERS: dict[str, type[Solver]] = {solver.name: solver for solver in (SGD, Adam
 
 
 def check_non_negative(part: object, *fields: str) -> None:
-    """Refuse negative numbers, and those that are not finite, in the named fields."""
+    """Refuse what is no number, negative or not finite in the named fields."""
     for field in fields:
         value = getattr(part, field)
-        if not isinstance(value, Tensor) and not 0 <= value < math.inf:
+        if isinstance(value, Tensor):
+            continue
+        bound = None
+        if not isinstance(value, int | float):
+            bound = "a number"
+        elif not 0 <= value < math.inf:
             bound = "finite" if value == math.inf else "at least 0"
-            raise UserError(
-                f"{getattr(part, 'name', type(part).__name__)}: {field} must be {bound}, not {value}"
-            )
+        if bound:
+            name = getattr(part, "name", type(part).__name__)
+            raise UserError(f"{name}: {field} must be {bound}, not {value!r}")
 
 
 def _laid_out_as(model: Tensor, value: Tensor) -> Tensor:

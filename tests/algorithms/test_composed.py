@@ -227,3 +227,16 @@ def test_parts_of_different_papers_combine_in_a_configuration_and_train(entry, o
 def test_pairs_that_make_no_sense_are_refused_with_the_reason(entry, reason):
     with pytest.raises(UserError, match=reason):
         read_method(entry)
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        ({"rule": "median"}, "rule must be of type Rule, not 'median'"),
+        ({"rule": Objective()}, "rule must be of type Rule, not Objective"),
+        ({"server": ByData()}, "server must be of type ServerStep, not ByData"),
+    ],
+)
+def test_other_things_are_no_parts(parts, line):
+    with pytest.raises(UserError, match=line):
+        Composed(**parts)

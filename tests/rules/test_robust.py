@@ -365,11 +365,21 @@ def test_they_are_chosen_by_name(entry, method):
     assert read_method(entry).sweep.variants == (method,)
 
 
+def test_a_trimmed_mean_that_trims_nothing_is_refused():
+    for messages, fraction in ((9, 0.1), (3, 0.3)):
+        reason = TrimmedMean(fraction).refuse(setting(messages))
+        assert f"trims nothing of the {messages} messages" in reason
+        enough = float(reason.split()[-1])
+        assert TrimmedMean(enough).refuse(setting(messages)) is None
+    assert TrimmedMean(0.0).refuse(setting(3)) is None
+
+
 # The contract
 
 COMPOSITIONS = {
     "median": Composed(rule=Median()),
-    "trimmed_mean": Composed(rule=TrimmedMean(0.3)),
+    # So that one of three is trimmed at each end, e.g. in a ring.
+    "trimmed_mean": Composed(rule=TrimmedMean(0.35)),
     "geometric_median": Composed(rule=GeometricMedian()),
     # A ring of the suite has neighbourhoods of three, in which nobody can be withstood.
     "krum": Composed(Proximal(mu=0.1), Krum(f=0), Relax(0.5)),

@@ -105,6 +105,13 @@ def test_a_snapshot_continues_across_the_change():
     [
         (HWA(), -1, FedAvg(), "until: rounds must be at least 0, not -1"),
         (Local(), 2, FedAvg(), "until: local and fedavg do not evaluate the same models"),
+        (HWA(), FedAvg(), 2, r"until: rounds must be of type int, not FedAvg\("),
+        (
+            HWA(),
+            2,
+            Until(FedAvg(), 2, HWA()),
+            "so fedavg would never run: it begins after 2 rounds, hwa after 2",
+        ),
     ],
 )
 def test_nonsense_is_refused(first, rounds, then, reason):

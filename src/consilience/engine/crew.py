@@ -129,10 +129,14 @@ def _work(line: Connection, others: Sequence[Connection], machines: Sequence[Mac
                 for size, dtype in kinds
             ]
             sizes = np.frombuffer(line.recv_bytes(), dtype=np.int64).reshape(shape[:2])
-        except EOFError:
+        except (EOFError, ConnectionError):
             os._exit(0)  # nothing of this process's own end must run here
         try:
             machine.run(*given, sizes)
-            line.send_bytes(DONE)
+            answer = DONE
         except Exception:
-            line.send_bytes(traceback.format_exc().encode())
+            answer = traceback.format_exc().encode()
+        try:
+            line.send_bytes(answer)
+        except ConnectionError:  # nobody is there to hear it any more
+            os._exit(0)

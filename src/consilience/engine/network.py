@@ -131,12 +131,13 @@ class Mailbox:
         """
         device = next(iter(tree.flatten(uploads).values())).device
         replicas, nodes = (torch.from_numpy(column.copy()).to(device) for column in places.T)
+        # Groups are those of the uploads: one without tensors is not in a checkpoint.
         messages = {
             group: {
-                name: value.index_put((replicas, nodes), uploads[group][name])
+                name: self.messages[group][name].index_put((replicas, nodes), value)
                 for name, value in params.items()
             }
-            for group, params in self.messages.items()
+            for group, params in uploads.items()
         }
         sent = self.sent.copy()
         sent[places[:, 0], places[:, 1]] = round_number

@@ -11,6 +11,7 @@ range of the honest.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
@@ -62,6 +63,12 @@ class TrimmedMean(Rule):
 
     def refuse(self, setting: Setting) -> str | None:
         messages, trimmed = setting.messages, int(self.fraction * setting.messages + ROUNDING)
+        if trimmed == 0 and self.fraction > 0:
+            enough = math.ceil(1e3 / messages) / 1e3
+            return (
+                f"trimmed_mean with fraction {self.fraction} trims nothing of the {messages} messages "
+                f"{robust.hearer(setting)} hears; for one at each end set at least {enough}"
+            )
         if 2 * trimmed < messages:
             return None
         return (

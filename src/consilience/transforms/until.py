@@ -28,6 +28,15 @@ class Until(Algorithm):
     then: Algorithm
 
     def __post_init__(self) -> None:
+        kinds = (("first", Algorithm), ("rounds", int), ("then", Algorithm))
+        for name, kind in kinds:
+            if not isinstance(getattr(self, name), kind):
+                raise UserError(f"until: {name} must be of type {kind.__name__}, not {getattr(self, name)!r}")
+        if isinstance(self.then, Until) and self.then.rounds <= self.rounds:
+            raise UserError(
+                f"until: rounds count from the start of the run, so {self.then.first.name} would never run: "
+                f"it begins after {self.rounds} rounds, {self.then.then.name} after {self.then.rounds}"
+            )
         if self.rounds < 0:
             raise UserError(f"until: rounds must be at least 0, not {self.rounds}")
         for trait in ("personal", "personalised"):
