@@ -97,8 +97,6 @@ class NormalisedSteps(Rule):
             return (
                 "it knows the effective steps of SGD, plain or with momentum: choose that, without nesterov"
             )
-        if solver.momentum >= 1:
-            return f"effective steps need a momentum below 1, not {solver.momentum}: set solver.momentum"
         if solver.lr * self.mu >= 1:
             return f"lr times mu must be below 1, not {solver.lr * self.mu:g}: lower solver.lr or mu"
         return None
