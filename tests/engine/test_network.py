@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from consilience import tree
-from consilience.algorithms.dechw import DecHW
+from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.local import Local
 from consilience.data.dataset import Dataset
@@ -22,6 +22,7 @@ from consilience.engine.network import Network
 from consilience.errors import UserError
 from consilience.solver import SGD
 from consilience.topology import Complete, ErdosRenyi, Ring, Star
+from consilience.transforms.compressed import Compressed
 
 NODES = 6
 
@@ -226,3 +227,16 @@ def test_a_star_has_no_network(network, topology, message):
 def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         Network(**options)
+
+
+@pytest.mark.parametrize("topology", [Ring(), Complete()])
+def test_graphs_that_are_always_the_same_are_not_drawn_anew(topology):
+    with pytest.raises(UserError, match=f"redraw_every is for random graphs; a {topology.name} is always"):
+        started(Network(redraw_every=2), topology)
+
+
+@pytest.mark.parametrize("method", [Compressed("int8")(FedAvg()), DecHWStar(until=2, mode="freeze")])
+def test_what_neighbours_keep_needs_neighbours_that_stay(method):
+    with pytest.raises(UserError, match="neighbours stay the same"):
+        started(Network(redraw_every=2), ErdosRenyi(p=0.6), method)
+    started(Network(), ErdosRenyi(p=0.6), method)

@@ -241,6 +241,10 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
     graph = _replicas(scene, 1)[0].adjacency is not None
     if not graph and scene.network != Network():
         raise UserError("network is about a graph of peers; a star has participation and failure_rate")
+    if graph and scene.network.redraw_every and _always_the_same(scene):
+        raise UserError(
+            f"network: redraw_every is for random graphs; a {scene.topology.name} is always the same"
+        )
     if not graph and scene.coordinates:
         raise UserError("evaluate.coordinates is about the nodes of a graph: set topology")
     for algorithm, solver in variants:
@@ -267,6 +271,12 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
             reason = reason or "it has several exchanges a round, so its nodes must wake together"
         if reason:
             raise UserError(f"{algorithm.name}: {reason}")
+
+
+def _always_the_same(scene: Scene) -> bool:
+    """Whether drawing a graph anew changes nothing."""
+    drawn = (adjacency_of(scene, scene.seeds[0], drawing) for drawing in range(6))
+    return len({None if graph is None else graph.tobytes() for graph in drawn}) == 1
 
 
 def _misplaces_replies(algorithm: Algorithm) -> bool:
