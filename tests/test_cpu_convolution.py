@@ -15,12 +15,12 @@ from consilience.engine.program import record
 
 SHAPES = [
     # batch, channels, height, width, filters, size, padding
-    (3, 1, 12, 12, 10, (5, 5), (0, 0)),  # all outputs of a row together
-    (2, 10, 12, 12, 20, (5, 5), (0, 0)),  # 4 of 8
+    (3, 1, 12, 12, 10, (5, 5), (0, 0)),
+    (2, 10, 12, 12, 20, (5, 5), (0, 0)),
     (2, 3, 9, 8, 5, (3, 3), (1, 1)),
     (2, 7, 6, 6, 20, (5, 5), (4, 4)),
-    (3, 3, 7, 11, 33, (3, 2), (0, 1)),  # 2 of 12
-    (2, 2, 5, 7, 90, (2, 3), (1, 0)),  # each alone
+    (3, 3, 7, 11, 33, (3, 2), (0, 1)),
+    (2, 2, 5, 7, 90, (2, 3), (1, 0)),
     (0, 2, 5, 7, 4, (2, 3), (1, 0)),
 ]
 
@@ -99,27 +99,35 @@ def test_it_can_be_recorded_with_channels_in_any_place(last):
 
 
 @pytest.mark.parametrize(
-    ("images", "weight", "padding", "expected"),
+    ("images", "weight", "expected"),
     [
-        ((10, 1, 28, 28), (10, 1, 5, 5), (0, 0), True),
-        ((100, 10, 12, 12), (20, 10, 5, 5), (0, 0), True),
-        ((10, 1, 28, 28), (6, 1, 5, 5), (2, 2), True),
-        ((10, 1, 28, 27), (10, 1, 5, 5), (0, 0), False),  # 23 outputs in a row
-        ((10, 1, 28, 28), (32, 1, 5, 5), (0, 0), False),
-        ((10, 16, 32, 32), (16, 16, 3, 3), (1, 1), False),
-        ((1, 28, 28), (10, 1, 5, 5), (0, 0), False),  # an image without a batch
+        ((10, 1, 28, 28), (10, 1, 5, 5), True),
+        ((100, 20, 12, 12), (50, 20, 5, 5), True),
+        ((7, 1, 28, 28), (10, 1, 5, 5), False),  # a small batch
+        ((10, 32, 14, 14), (64, 32, 5, 5), False),
+        ((10, 16, 32, 32), (16, 16, 3, 3), False),
+        ((1, 28, 28), (10, 1, 5, 5), False),  # an image without a batch
     ],
 )
-def test_which_layers_take_this_way(images, weight, padding, expected):
-    assert fits(torch.empty(images), torch.empty(weight), padding) == expected
-    assert not fits(torch.empty(images, device="meta"), torch.empty(weight, device="meta"), padding)
+def test_which_layers_take_this_way(images, weight, expected):
+    assert fits(torch.empty(images), torch.empty(weight)) == expected
+    assert not fits(torch.empty(images, device="meta"), torch.empty(weight, device="meta"))
+
+
+def test_what_comes_out_has_its_batch_last_and_goes_on_without_a_copy():
+    x, weight = torch.randn(9, 3, 8, 8), torch.randn(4, 3, 5, 5)
+    first = convolve(x, weight, None, (2, 2))
+    assert first.stride(0) == 1
+    again = record(lambda given: (convolve(given, torch.ones(2, 4, 5, 5), None, (0, 0)),), [first.relu()])
+    copies = [node for node in again.graph.nodes if "clone" in str(node.target)]
+    assert len(copies) == 2  # patches, and filters with their rows first
 
 
 @pytest.mark.parametrize("low", [False, True])
 def test_a_layer_takes_it_unless_products_are_to_be_rounded(low, monkeypatch):
     calls = []
     monkeypatch.setattr(cpu_convolution, "convolve", lambda *given: calls.append(given) or convolve(*given))
-    layer, x = nn.Conv2d(1, 10, 5, padding=2, bias=False), torch.randn(3, 1, 28, 28)
+    layer, x = nn.Conv2d(1, 10, 5, padding=2, bias=False), torch.randn(8, 1, 28, 28)
     with torch.autocast("cpu", torch.bfloat16, enabled=low):
         assert_close(Convolution.of(layer)(x), layer(x))
     assert len(calls) == (not low)

@@ -45,7 +45,7 @@ class Convolution(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, channels, height, width] to the same with the filters' channels."""
         padding = cast(Pair, self.padding)
-        if cpu_convolution.fits(x, self.weight, padding) and not torch.is_autocast_enabled("cpu"):
+        if cpu_convolution.fits(x, self.weight) and not torch.is_autocast_enabled("cpu"):
             return cpu_convolution.convolve(x, self.weight, self.bias, padding)
         if not x.is_cuda or x.dtype == torch.float64:
             return super().forward(x)

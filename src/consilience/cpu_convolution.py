@@ -1,15 +1,14 @@
-"""Convolutions with few filters on a CPU, as products of matrices that are neither narrow nor large.
+"""Convolutions over few channels on a CPU, as products of matrices.
 
-The patches of an image times the filters is a product with as many columns as there are filters: too few to
-keep a core busy, and every number of the image is copied once for each weight of a filter. Here a patch is
-wide enough for some neighbouring outputs of a row, and the filters, slid along it, give all of them at once.
-Some products are with zeros, and yet all is faster, the copying above all.
+In memory the batch is the last axis of the images, after rows, channels and columns. So a processor works
+along the columns of all images at once, which are many, and not along channels or filters, which are few.
+And only copies along a row have to be made for the filters: the rows that a filter covers follow each other
+in memory anyway. Results lie in the same way, so that the next layer finds them so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,134 +16,169 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Pair = tuple[int, int]
-Map = Callable[[Tensor], Tensor]
 
-FILTERS, SIZE = 20, 5
-"""At most so many filters, at least so wide: of others, torch's own kernels were measured to be faster."""
-COLUMNS = 80
-"""Of a product, at most. With more of them, more is spent on zeros than is won."""
+CHANNELS, SIZE, BATCH = 20, 5, 8
+"""At most so many channels, at least so wide filters and so many images: torch's own kernels are faster for
+others."""
 
 
-def fits(x: Tensor, weight: Tensor, padding: Pair) -> bool:
-    """Whether images [batch, ...] and filters are such that this was measured to be the faster way.
-
-    With gradients by a tenth to a third on one core, and 2 to 3 times where many clients have filters of
-    their own. A row that can be divided into short groups only is left to torch.
-    """
-    if not (x.is_cpu and x.ndim == 4 and weight.shape[0] <= FILTERS and weight.shape[3] >= SIZE):
+def fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether images [batch, ...] and filters are such that this was measured to be the faster way."""
+    if not (x.is_cpu and x.ndim == 4):
         return False
-    width = x.shape[3] + 2 * padding[1] - weight.shape[3] + 1
-    return _together(weight.shape[0], width) * weight.shape[0] > COLUMNS / 2
-
-
-def _together(filters: int, width: int) -> int:
-    """How many neighbouring outputs one patch gives; they divide a row of outputs."""
-    counts = range(1, min(width, COLUMNS // filters) + 1)
-    return max((count for count in counts if width % count == 0), default=1)
-
-
-@dataclass(frozen=True)
-class _Patches:
-    """Patches for some neighbouring outputs; in memory, images and filters have their channels last."""
-
-    channels: int
-    height: int
-    """Of an image, with its padding."""
-    width: int
-    size: Pair
-    """Of a filter."""
-    together: int
-    """How many outputs."""
-
-    @property
-    def rows(self) -> int:
-        """Of outputs."""
-        return self.height - self.size[0] + 1
-
-    @property
-    def groups(self) -> int:
-        """Of outputs in a row."""
-        return (self.width - self.size[1] + 1) // self.together
-
-    @property
-    def span(self) -> int:
-        """The numbers of a row of a patch."""
-        return (self.size[1] + self.together - 1) * self.channels
-
-    @property
-    def numbers(self) -> int:
-        """Of a patch."""
-        return self.size[0] * self.span
-
-    def cut(self, images: Tensor) -> Tensor:
-        """[images, channels, height, width] to [patches, numbers]."""
-        line, step = self.width * self.channels, self.together * self.channels
-        shape = (len(images), self.rows, self.groups, self.size[0], self.span)
-        last = images.contiguous(memory_format=torch.channels_last)
-        return last.as_strided(shape, (self.height * line, line, step, line, 1)).reshape(-1, self.numbers)
-
-    def paste(self, patches: Tensor) -> Tensor:
-        """The adjoint of `cut`: what patches say about the same number is added up."""
-        given = patches.reshape(-1, self.rows, self.groups * self.size[0], self.span)
-        line, step = self.width * self.channels, self.together * self.channels
-        images = given.new_zeros(len(given), self.height, line)
-        offsets = (group * step + row * line for group in range(self.groups) for row in range(self.size[0]))
-        for offset, values in zip(offsets, given.unbind(2), strict=True):
-            images.as_strided(values.shape, images.stride(), offset).add_(values)
-        return images.reshape(-1, self.height, self.width, self.channels).permute(0, 3, 1, 2)
-
-    def _slots(self, slid: Tensor) -> Tensor:
-        """Where filters are within slid ones: [outputs, filters, rows, numbers of a row]."""
-        shape = (self.together, slid.shape[1], self.size[0], self.size[1] * self.channels)
-        strides = (slid.shape[1] * self.numbers + self.channels, self.numbers, self.span, 1)
-        return slid.as_strided(shape, strides)
-
-    def slide(self, filters: Tensor) -> Tensor:
-        """[filters, channels, height, width] to [filters, outputs, numbers of a patch]."""
-        slid = filters.new_zeros(self.together, len(filters), self.numbers)
-        self._slots(slid).copy_(filters.permute(0, 2, 3, 1).flatten(2))
-        return slid.transpose(0, 1)
-
-    def gather(self, slid: Tensor) -> Tensor:
-        """The adjoint of `slide`."""
-        total = self._slots(slid.transpose(0, 1).contiguous()).sum(0)
-        return total.reshape(-1, *self.size, self.channels).permute(0, 3, 1, 2)
+    return len(x) >= BATCH and weight.shape[1] <= CHANNELS and weight.shape[3] >= SIZE
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> Tensor:
     """conv2d."""
+    images = _batch_last(x).permute(2, 1, 3, 0)
     if any(padding):
-        x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-    size = (weight.shape[2], weight.shape[3])
-    together = _together(len(weight), x.shape[3] - size[1] + 1)
-    form = _Patches(x.shape[1], x.shape[2], x.shape[3], size, together)
-    patches = _linear(x, form.cut, form.paste)
-    slid = _linear(weight, form.slide, form.gather).transpose(0, 1).flatten(0, 1)
-    repeated = None if bias is None else bias.expand(together, -1).reshape(-1)
-    outputs = F.linear(patches, slid, repeated)
-    return outputs.reshape(len(x), form.rows, form.groups * together, len(weight)).permute(0, 3, 1, 2)
+        images = F.pad(images, (0, 0, padding[1], padding[1], 0, 0, padding[0], padding[0]))
+    patches = _patches(images, weight.shape[3], back=False)
+    outputs = _product(OUTPUTS, weight.transpose(1, 2), patches, None, bias)
+    return outputs.permute(3, 1, 0, 2)
 
 
-def _linear(rows: Tensor, there: Map, back: Map) -> Tensor:
-    return cast(Tensor, _Linear.apply(rows, there, back))  # type: ignore[no-untyped-call]
+def _batch_last(x: Tensor) -> Tensor:
+    return x if x.stride(0) == 1 else x.flatten(1).t().contiguous().t().reshape(x.shape)
 
 
-class _Linear(torch.autograd.Function):
-    """A linear map of every row of a tensor. Its derivative is its adjoint, whose derivative it is."""
+def lane_by_lane(
+    function: Callable[..., Tensor], info: Any, dims: Sequence[int | None], given: Sequence[Any]
+) -> tuple[Tensor, int]:
+    """A `vmap` rule for what is as fast for one client after the other as for many at once."""
+    lanes = range(info.batch_size)
+    pairs = list(zip(given, dims, strict=True))
+    results = [function(*(v if d is None else v.select(d, lane) for v, d in pairs)) for lane in lanes]
+    return torch.stack(results), 0
+
+
+def _patches(values: Tensor, size: int, back: bool) -> Tensor:
+    return cast(Tensor, _Patches.apply(values, size, back))  # type: ignore[no-untyped-call]
+
+
+class _Patches(torch.autograd.Function):
+    """[height, channels, width, batch] images to [height, channels, size, outputs in a row, batch] patches.
+
+    A patch has one row. `back` is the adjoint: what patches say about the same number is added up.
+    """
 
     @staticmethod
-    def forward(rows: Tensor, there: Map, back: Map) -> Tensor:
-        return there(rows)
+    def forward(values: Tensor, size: int, back: bool) -> Tensor:
+        if not back:
+            return _windows(values, values.shape[2] - size + 1).contiguous()
+        height, channels, _, width, batch = values.shape
+        images = values.new_zeros(height, channels, width + size - 1, batch)
+        for place, value in zip(_windows(images, width).unbind(2), values.unbind(2), strict=True):
+            place.add_(value)
+        return images
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        _, ctx.there, ctx.back = inputs
+        _, ctx.size, ctx.back = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _linear(grad, ctx.back, ctx.there), None, None
+        return _patches(grad, ctx.size, not ctx.back), None, None
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], rows: Tensor, there: Map, back: Map) -> tuple[Tensor, int]:
-        merged = _linear(rows.movedim(dims[0], 0).flatten(0, 1), there, back)
-        return merged.reshape(info.batch_size, -1, *merged.shape[1:]), 0
+    def vmap(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
+        return lane_by_lane(_patches, info, dims, given)
+
+
+def _windows(images: Tensor, width: int) -> Tensor:
+    """Patches as overlapping views."""
+    return images.unfold(2, width, 1).mT
+
+
+OF_FILTERS, OF_PATCHES, OUTPUTS = range(3)
+
+
+def _product(
+    wanted: int,
+    filters: Tensor | None,
+    patches: Tensor | None,
+    outputs: Tensor | None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    return cast(Tensor, _Product.apply(wanted, filters, patches, outputs, bias))  # type: ignore[no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    """Outputs from filters and patches, or the gradient with respect to one of these from the other.
+
+    The sum of outputs times their gradient is linear in filters, in patches and in that gradient, and what is
+    wanted is its derivative with respect to one of the three. So the derivatives of each are the others.
+
+    filters: [filters, height, channels, width]
+    patches: as above
+    outputs, or their gradient: [rows, filters, columns, batch]
+    """
+
+    @staticmethod
+    def forward(
+        wanted: int,
+        filters: Tensor | None,
+        patches: Tensor | None,
+        outputs: Tensor | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        if filters is None:
+            return _of_filters(cast(Tensor, patches), cast(Tensor, outputs))
+        if patches is None:
+            return _of_patches(filters, cast(Tensor, outputs))
+        return _outputs(filters, patches, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.wanted, *sides, bias = inputs
+        ctx.biased = bias is not None
+        ctx.save_for_backward(*(side for side in sides if side is not None))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        sides: list[Tensor | None] = list(ctx.saved_tensors)
+        sides.insert(ctx.wanted, grad)
+
+        def of(side: int) -> Tensor | None:
+            if not ctx.needs_input_grad[1 + side]:
+                return None
+            return _product(side, *(None if other == side else v for other, v in enumerate(sides)))
+
+        return None, of(OF_FILTERS), of(OF_PATCHES), of(OUTPUTS), grad.sum((0, 2, 3)) if ctx.biased else None
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
+        return lane_by_lane(_product, info, dims, given)
+
+
+def _outputs(filters: Tensor, patches: Tensor, bias: Tensor | None) -> Tensor:
+    stacked = _stacked(patches, filters.shape[1])
+    matrices = filters.flatten(1).expand(len(stacked), -1, -1)
+    if bias is None:
+        products = torch.bmm(matrices, stacked)
+    else:
+        products = torch.baddbmm(bias[:, None], matrices, stacked)
+    return products.reshape(*products.shape[:2], *patches.shape[3:])
+
+
+def _of_filters(patches: Tensor, outputs: Tensor) -> Tensor:
+    height = len(patches) - len(outputs) + 1
+    total = torch.bmm(outputs.flatten(2), _stacked(patches, height).mT).sum(0)
+    return total.reshape(-1, height, *patches.shape[1:3])
+
+
+def _of_patches(filters: Tensor, outputs: Tensor) -> Tensor:
+    height, matrix = filters.shape[1], filters.flatten(1).t()
+    patches = outputs.new_zeros(len(outputs) + height - 1, *filters.shape[2:], *outputs.shape[2:])
+    # What two rows of outputs say about the same patch is added up, so they come one after the other.
+    for place, row in zip(_stacked(patches, height).unbind(), outputs.flatten(2).unbind(), strict=True):
+        place.addmm_(matrix, row)
+    return patches
+
+
+def _stacked(patches: Tensor, height: int) -> Tensor:
+    """What each row of outputs depends on: [rows, numbers of a filter, columns * batch] overlapping views."""
+    rows = patches.flatten(3).flatten(0, 2)
+    numbers = len(rows) // len(patches)
+    return rows.unfold(0, height * numbers, numbers).mT

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.convolution import Convolution
 from consilience.errors import UserError
+from consilience.pooling import Pooling
 
 ROWS = "rows"  # buffer of RowBatchNorm: [batch] 1 for rows that count, or [0] if all do
 KEY = "key"  # buffer of KeyedDropout: 0-d int64
@@ -181,6 +182,8 @@ def convert(module: nn.Module) -> nn.Module:
                 replaced[id(child)] = RowBatchNorm(child)
             elif isinstance(child, nn.Conv2d) and Convolution.fits(child):
                 replaced.setdefault(id(child), Convolution.of(child))
+            elif isinstance(child, nn.MaxPool2d) and Pooling.fits(child):
+                replaced.setdefault(id(child), Pooling.of(child))
             elif isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
                 dropouts += 1
                 whole_channels = not isinstance(child, nn.Dropout)
