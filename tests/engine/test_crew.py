@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -89,6 +90,7 @@ def test_a_worker_that_dies_at_work_is_noticed(federation):
 
 
 def test_workers_go_with_their_executor(federation):
+    gc.collect()  # those of other tests
     before = set(members())
     place = federation("mlp")
     executor = place.batched(1, 5, 2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from consilience.engine.program import bound, overwriting, record
+from consilience.engine.program import overwriting, record
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2) - 2
 
@@ -29,27 +29,6 @@ def test_a_program_is_its_function_on_other_tensors(mapped):
     program = record(function, examples)
     others = [torch.randn_like(x) for x in examples]
     assert_close(list(program(*others)), list(function(*others)))
-
-
-@pytest.mark.parametrize("mapped", [False, True])
-def test_a_program_that_is_quick_to_call_is_the_same_program(mapped):
-    def function(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
-        rows = a.expand(2, 2, 3).reshape(4, 3).t().unbind(0)
-        total = torch.zeros_like(a[0]).as_strided((3,), (1,)).copy_(rows[0][:3]).add_(a[1], alpha=2)
-        chosen = torch.where(a > 1, a.relu(), total) - a / 3
-        return [
-            *gradient(a, b),
-            torch.addmm(b[0], chosen, b),
-            chosen.sum(),
-            chosen.sum(0, dtype=torch.float64),
-        ]
-
-    examples = [torch.stack([x, x + 1]) if mapped else x for x in (A, B)]
-    program = record(torch.func.vmap(function) if mapped else function, examples)
-    others = [torch.randn_like(x) for x in examples]
-    quick = bound(program)
-    assert_close(list(quick(*others)), list(program(*others)), rtol=0, atol=0)
-    assert len([one for one in operations(quick) if one.startswith("aten")]) < len(operations(program)) / 3
 
 
 def test_what_nobody_reads_is_not_computed():

@@ -82,14 +82,17 @@ class Captured(Machine):
 
     def _ticks(self, full: bool, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
         if full not in self._steps:
-            self._steps[full] = self._step(self.program(self.blueprint.rows, full=full))
+            self._steps[full] = self._step(self.program(self.example(self.blueprint.rows), full=full))
         raw = self.pool.raw(rows, weight, keys)
         for tick in range(len(rows)):
             self._steps[full]([self.of_lanes(value[tick]) for value in raw[:4]])
 
     def _step(self, program: LaneProgram) -> Callable[[Sequence[Tensor]], None]:
         if not self._compiled:
-            return partial(self.tick, program)
+            return partial(self._tick, program)
         results = [program.result.paths.index(path) for path in self.blueprint.carry.paths]
         compiled = torch.compile(overwriting(program.module, results), fullgraph=True, dynamic=False)
         return lambda batch: compiled(*self.arguments, *batch)
+
+    def _tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
+        self.keep(program.result.state(program.module.forward(*self.arguments, *batch)))

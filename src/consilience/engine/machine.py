@@ -10,7 +10,7 @@ import math
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ from torch.fx import GraphModule
 from consilience import tree
 from consilience.client import Step
 from consilience.engine.batches import IntArray, Pool
-from consilience.engine.program import bound, record
+from consilience.engine.program import record
+from consilience.engine.tape import Arena, Run, placed
 from consilience.types import Batch, State
 
 CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
@@ -113,14 +114,13 @@ class Machine(ABC):
         raw = self.pool.raw(chosen, torch.ones_like(chosen, dtype=self.pool.dtype), chosen[:, 0])
         return [self.of_lanes(value) for value in raw[:4]]
 
-    def program(self, rows: int, *, full: bool) -> LaneProgram:
-        """A program for batches of some number of rows; `full` says that all of them count."""
-        examples = [*self.arguments, *self.example(rows)]
+    def program(self, batch: Sequence[Tensor], *, full: bool) -> LaneProgram:
+        """A program for batches like this one; `full` says that all rows count."""
+        examples = [*self.arguments, *batch]
         return LaneProgram.of(self.pool, self.blueprint, examples, whole=not self._in_place, full=full)
 
-    def tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
-        """Run a program on a batch and keep what comes out."""
-        found = program.result.state(program.module.forward(*self.arguments, *batch))
+    def keep(self, found: State) -> None:
+        """Take what a program has found into the carry."""
         if self._in_place:
             self.blueprint.step.advance_in_place(self._carry, found, self._extras)
         else:
@@ -199,13 +199,16 @@ class Plain(Machine):
 
     def __init__(self, pool: Pool, blueprint: Blueprint) -> None:
         super().__init__(pool, blueprint)
-        self._programs: dict[tuple[int, bool], LaneProgram] = {}
+        self._arena = Arena()
+        self._programs: dict[tuple[int, bool], _Placed] = {}
         self._known(blueprint.rows, full=self.alone)
 
-    def _known(self, rows: int, *, full: bool) -> LaneProgram:
+    def _known(self, rows: int, *, full: bool) -> _Placed:
         if (rows, full) not in self._programs:
-            program = self.program(rows, full=full)
-            self._programs[rows, full] = replace(program, module=bound(program.module))
+            batch = self.example(rows)
+            program = self.program(batch, full=full)
+            run = placed(program.module, [*self.arguments, *batch], self._arena)
+            self._programs[rows, full] = _Placed(batch, run, program.result)
         return self._programs[rows, full]
 
     def _kind(self, size: int) -> tuple[int, bool]:
@@ -235,7 +238,25 @@ class Plain(Machine):
     def _tick(self, rows: int, full: bool, batch: Batch) -> None:
         if rows < self.blueprint.rows:
             batch = Batch(batch.inputs[:rows], batch.targets[:rows], batch.weight[:rows], batch.key)
-        self.tick(self._known(rows, full=full), batch[:4])
+        self.keep(self._known(rows, full=full).replay(batch[:4]))
+
+
+class _Placed:
+    """A program, and the memory from which it reads its batch."""
+
+    def __init__(self, batch: Sequence[Tensor], run: Run, result: Form) -> None:
+        self._batch, self._run, self._form = batch, run, result
+        self._results: Sequence[Tensor] = ()
+        self._found: State = {}
+
+    def replay(self, batch: Sequence[Tensor]) -> State:
+        """What it finds for another batch."""
+        for place, value in zip(self._batch, batch, strict=True):
+            place.copy_(value)
+        results = self._run()
+        if results is not self._results:  # mostly they are the same tensors, with other values
+            self._results, self._found = results, self._form.state(results)
+        return self._found
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -34,45 +34,6 @@ _VIEWS = {
 """Operations that compute nothing: under `vmap` many of them undo each other."""
 _FILLS = {_ATEN.ones_like.default: 1, _ATEN.zeros_like.default: 0}
 
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    _ATEN.view.default: Tensor.view,
-    _ATEN._unsafe_view.default: Tensor.view,
-    _ATEN.as_strided.default: torch.as_strided,
-    _ATEN.expand.default: Tensor.expand,
-    _ATEN.t.default: torch.t,
-    _ATEN.transpose.int: torch.transpose,
-    _ATEN.permute.default: torch.permute,
-    _ATEN.unsqueeze.default: torch.unsqueeze,
-    _ATEN.unfold.default: Tensor.unfold,
-    _ATEN.unbind.int: torch.unbind,
-    _ATEN.clone.default: torch.clone,
-    _ATEN.copy_.default: Tensor.copy_,
-    _ATEN.add_.Tensor: Tensor.add_,
-    _ATEN.add.Tensor: torch.add,
-    _ATEN.sub.Tensor: torch.sub,
-    _ATEN.mul.Tensor: torch.mul,
-    _ATEN.div.Tensor: torch.div,
-    _ATEN.sub.out: torch.sub,
-    _ATEN.mul_.Tensor: Tensor.mul_,
-    _ATEN.gt.Scalar: torch.gt,
-    _ATEN.gt.Tensor_out: torch.gt,
-    _ATEN.maximum.default: torch.maximum,
-    _ATEN.where.self: torch.where,
-    _ATEN.sum.default: torch.sum,
-    _ATEN.sum.dim_IntList: torch.sum,
-    _ATEN.relu.default: torch.relu,
-    _ATEN.mm.default: torch.mm,
-    _ATEN.bmm.default: torch.bmm,
-    _ATEN.addmm.default: torch.addmm,
-    _ATEN.addmm_.default: Tensor.addmm_,
-    _ATEN.baddbmm.default: torch.baddbmm,
-    _ATEN.empty_like.default: torch.empty_like,
-    _ATEN.full.default: torch.full,
-    _ATEN.new_zeros.default: Tensor.new_zeros,
-    _ATEN.scalar_tensor.default: torch.scalar_tensor,
-}
-"""Torch's Python functions, which take about half as long to call as the operations they stand for."""
-
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
     """The operations of a function of some tensors, for tensors of the examples' shapes."""
@@ -184,12 +145,4 @@ def overwriting(module: GraphModule, results: Sequence[int]) -> GraphModule:
         for place, value in zip(places, values, strict=False):
             graph.call_function(_ATEN.copy_.default, (place, value))
     output.args = ((),)
-    return GraphModule(module, graph)
-
-
-def bound(module: GraphModule) -> GraphModule:
-    """The same program, quicker to call from Python; no compiler can take it any more."""
-    graph = copy.deepcopy(module.graph)
-    for node in graph.nodes:
-        node.target = _FUNCTIONS.get(node.target, node.target)
     return GraphModule(module, graph)

@@ -1,0 +1,280 @@
+"""Recorded programs that run again and again in memory of their own, on a CPU.
+
+Small operations take less time than asking for memory and making views of it. Here both happen once: every
+result has its place, which it shares with results that are needed at other times, and all that is left is a
+list of operations that write into their places. Little memory that is used again also stays in the caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+_ATEN = torch.ops.aten
+_QUICK: dict[Any, Callable[..., Any]] = {
+    _ATEN.add.Tensor: torch.add,
+    _ATEN.sub.Tensor: torch.sub,
+    _ATEN.mul.Tensor: torch.mul,
+    _ATEN.mul.Scalar: torch.mul,
+    _ATEN.div.Tensor: torch.div,
+    _ATEN.addcmul.default: torch.addcmul,
+    _ATEN.maximum.default: torch.maximum,
+    _ATEN.gt.Scalar: torch.gt,
+    _ATEN.where.self: torch.where,
+    _ATEN.sum.dim_IntList: torch.sum,
+    _ATEN.mm.default: torch.mm,
+    _ATEN.bmm.default: torch.bmm,
+    _ATEN.addmm.default: torch.addmm,
+    _ATEN.baddbmm.default: torch.baddbmm,
+    # those that write anyway
+    _ATEN.sub.out: torch.sub,
+    _ATEN.gt.Tensor_out: torch.gt,
+    _ATEN.copy_.default: Tensor.copy_,
+    _ATEN.add_.Tensor: Tensor.add_,
+    _ATEN.mul_.Tensor: Tensor.mul_,
+    _ATEN.addmm_.default: Tensor.addmm_,
+}
+"""Torch's Python functions, which take an `out` and half as long to call as the operations they stand for."""
+_MADE: dict[Any, Callable[..., list[Call]]] = {
+    _ATEN.empty_like.default: lambda place, *_: [],
+    _ATEN.new_empty.default: lambda place, *_: [],
+    _ATEN.new_zeros.default: lambda place, *_: [place.zero_],
+    _ATEN.full.default: lambda place, _, value: [partial(place.fill_, value)],
+    _ATEN.clone.default: lambda place, value: [partial(place.copy_, value)],
+    _ATEN._to_copy.default: lambda place, value: [partial(place.copy_, value)],
+    _ATEN.relu.default: lambda place, value: [partial(torch.clamp_min, value, 0, out=place)],
+}
+"""What fills a place instead of operations that make tensors."""
+
+SMALL_BYTES = 2**16
+"""Of a result that may be copied to its place where its operation cannot write there."""
+ALIGNMENT = 64
+SPOILED = 255
+"""As every byte of a number it is not a number."""
+
+Call = Callable[[], object]
+Run = Callable[[], Sequence[Tensor]]
+
+
+class Arena:
+    """Memory for programs of which one runs at a time."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def bytes(self, size: int) -> Tensor:
+        """At least so many, the same as before where these are enough."""
+        if len(self._memory) < size:
+            self._memory = torch.empty(size, dtype=torch.uint8)
+        return self._memory
+
+
+def placed(module: GraphModule, arguments: Sequence[Tensor], arena: Arena) -> Run:
+    """A recorded program that always runs on the same tensors; only their values change.
+
+    Its results last until a program of the arena runs. Where an operation with a large result insists on
+    memory of its own, as torch's convolutions do, the program runs as it was recorded.
+    """
+    with contextlib.suppress(_NoPlaceError):
+        calls, results = _Tape(module, arguments).placed(arena)
+        return partial(_play, calls, results)
+    return partial(module.forward, *arguments)
+
+
+def _play(calls: Sequence[Call], results: Sequence[Tensor]) -> Sequence[Tensor]:
+    for call in calls:
+        call()
+    return results
+
+
+class _NoPlaceError(Exception):
+    """An operation cannot write into a given place."""
+
+
+@dataclass(eq=False)
+class _Block:
+    """The memory of a result."""
+
+    size: int
+    first: int
+    """The number of the operation that writes it first."""
+    last: int
+    """Of the last that uses it."""
+    changed: bool = False
+    """Whether other operations write into it, too."""
+    offset: int = 0
+
+
+class _Tape:
+    """The operations of a program, and what they make, read and write."""
+
+    def __init__(self, module: GraphModule, arguments: Sequence[Tensor]) -> None:
+        self._nodes: list[Node] = list(module.graph.nodes)
+        self._values: dict[Node, Any] = {}
+        """Of a first run, which shows what operations make, read and write."""
+        self._blocks: dict[int, _Block] = {}
+        self._try(module, arguments)
+
+    def placed(self, arena: Arena) -> tuple[Sequence[Call], Sequence[Tensor]]:
+        """What is left to call, and the places of the results."""
+        written = [block for block in self._blocks.values() if not self._is_constant(block)]
+        memory = arena.bytes(_lay_out(written))
+        calls, places = self._place(memory)
+        memory.fill_(SPOILED)
+        for wanted, found in zip(
+            self._results(self._values), _play(calls, self._results(places)), strict=True
+        ):
+            if not torch.allclose(wanted, found, rtol=0, atol=0, equal_nan=True):
+                raise _NoPlaceError  # some of torch's operations do not write all that they are told to
+        return calls, self._results(places)
+
+    def _try(self, module: GraphModule, arguments: Sequence[Tensor]) -> None:
+        given = iter(arguments)
+        foreign = {_storage(value) for value in arguments}
+        for number, node in enumerate(self._nodes):
+            for value in _tensors([self._values[used] for used in node.all_input_nodes]):
+                if _storage(value) in self._blocks:
+                    self._blocks[_storage(value)].last = number
+            if node.op == "placeholder":
+                self._values[node] = next(given)
+            elif node.op == "get_attr":
+                self._values[node] = getattr(module, str(node.target))
+                foreign.add(_storage(self._values[node]))
+            elif node.op == "call_function":
+                self._values[node] = _called(node, self._values)
+                for value in _tensors([self._values[one] for one in _written(node)]):
+                    if _storage(value) in self._blocks:
+                        self._blocks[_storage(value)].changed = True
+                for value in _tensors(self._values[node]):
+                    if _storage(value) not in foreign:
+                        self._blocks.setdefault(_storage(value), _Block(_size(value), number, number))
+
+    def _is_constant(self, block: _Block) -> bool:
+        """Whether what an operation makes is always the same, since it takes no tensors."""
+        return not self._nodes[block.first].all_input_nodes and not block.changed
+
+    def _place(self, memory: Tensor) -> tuple[list[Call], dict[Node, Any]]:
+        """Make all views, and write down what is left to call."""
+
+        def place(value: Tensor) -> Tensor:
+            if not value.numel():
+                return value
+            offset = self._blocks[_storage(value)].offset // value.itemsize + value.storage_offset()
+            return memory.view(value.dtype).as_strided(value.shape, value.stride(), offset)
+
+        calls: list[Call] = []
+        places: dict[Node, Any] = {}
+        for number, node in enumerate(self._nodes[:-1]):
+            value = self._values[node]
+            made = [self._blocks[_storage(one)] for one in _tensors(value) if _storage(one) in self._blocks]
+            if node.op != "call_function" or (made and all(map(self._is_constant, made))):
+                places[node] = value
+            elif any(block.first == number for block in made):
+                places[node] = tree_map_only(Tensor, place, value)
+                args, kwargs = _arguments(node, places)
+                calls += _into(node.target, args, kwargs, _tensors(places[node]))
+            elif _written(node):
+                args, kwargs = _arguments(node, places)
+                function: Any = node.target
+                calls.append(partial(_QUICK.get(function, function), *args, **kwargs))
+                places[node] = places[_written(node)[0]]
+            else:  # a view
+                places[node] = _called(node, places)
+        return calls, places
+
+    def _results(self, values: dict[Node, Any]) -> tuple[Tensor, ...]:
+        results: Any = self._nodes[-1].args[0]
+        return tuple(values[result] for result in results)
+
+
+def _lay_out(blocks: Sequence[_Block]) -> int:
+    """Let blocks that are needed at the same time lie apart; how many bytes all need."""
+    taken: list[_Block] = []
+    for block in sorted(blocks, key=lambda one: one.first):
+        taken = sorted((one for one in taken if one.last >= block.first), key=lambda one: one.offset)
+        for other in taken:
+            if block.offset + block.size <= other.offset:
+                break
+            block.offset = other.offset + other.size
+        taken.append(block)
+    return max((block.offset + block.size for block in blocks), default=0)
+
+
+def _into(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
+) -> list[Call]:
+    """What is to be called for an operation to write its results into some places."""
+    if function in _MADE:
+        return _MADE[function](places[0], *args)
+    if function in _QUICK:
+        return [partial(_QUICK[function], *args, **kwargs, out=places[0])]
+    writing = _writing(function)
+    names = [] if writing is None else [one.name for one in writing._schema.arguments if one.is_out]
+    if len(names) == len(places):
+        return [partial(writing, *args, **kwargs, **dict(zip(names, places, strict=True)))]
+    if sum(place.nbytes for place in places) > SMALL_BYTES:
+        raise _NoPlaceError
+
+    def copied() -> None:
+        for place, value in zip(places, _tensors(function(*args, **kwargs)), strict=True):
+            place.copy_(value)
+
+    return [copied]
+
+
+def _writing(function: Any) -> Any:
+    """The operation that writes what another one returns, if torch has one that needs no other memory."""
+
+    def wanted(operation: Any) -> list[tuple[str, str]]:
+        return [(one.name, str(one.type)) for one in operation._schema.arguments if not one.is_out]
+
+    packet = function._overloadpacket
+    for other in (getattr(packet, name) for name in packet.overloads()):
+        into = other is not function and wanted(other) == wanted(function)
+        if into and torch.Tag.generated not in other.tags:  # which would copy
+            return other
+    return None
+
+
+def _tensors(value: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.numel()]
+
+
+def _storage(value: Tensor) -> int:
+    """The address of the memory that a tensor and its views share."""
+    return value.untyped_storage().data_ptr()
+
+
+def _size(value: Tensor) -> int:
+    """The bytes of a tensor's memory, rounded up."""
+    return -(-value.untyped_storage().nbytes() // ALIGNMENT) * ALIGNMENT
+
+
+def _arguments(node: Node, values: dict[Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    found: tuple[tuple[Any, ...], dict[str, Any]] = map_arg((node.args, node.kwargs), values.__getitem__)
+    return found
+
+
+def _called(node: Node, values: dict[Node, Any]) -> Any:
+    args, kwargs = _arguments(node, values)
+    function: Any = node.target
+    return function(*args, **kwargs)
+
+
+def _written(node: Node) -> list[Node]:
+    """The arguments that an operation changes."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return []
+    given = {one.name: value for one, value in zip(schema.arguments, node.args, strict=False)} | node.kwargs
+    changed = [one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write]
+    return [node for name in changed for node in tree_leaves(given.get(name)) if isinstance(node, Node)]
