@@ -246,18 +246,14 @@ class _Call:
         sizes = torch.from_numpy(plan.sizes).to(device)
         positions = torch.arange(plan.rows.shape[1], device=device)
 
-        starts, ends = (_uploaded(events, device) for events in (schedule.starts, schedule.ends))
-
         def work(run: Run) -> None:
             for begin, end in schedule.stretches():
-                if begin in ends:
-                    machine.take(*ends[begin], result)
-                if begin in starts:
-                    machine.put(*starts[begin], carry, list(varying.values()))
+                machine.take(schedule.ends.get(begin, ()), result)
+                machine.put(schedule.starts.get(begin, ()), carry, list(varying.values()))
                 current = numbers[begin:end]
                 weight = (positions < sizes[current][..., None]).to(pool.dtype)
                 run(machine, plan.rows[current], weight, plan.keys[current], plan.sizes[steps[begin:end]])
-            machine.take(*ends[len(schedule.steps)], result)
+            machine.take(schedule.ends[len(schedule.steps)], result)
 
         return work
 
@@ -277,19 +273,6 @@ def _run_here(machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor, size
 
 def _stacked(tensor: Tensor, dim: int | None, jobs: int) -> Tensor:
     return tensor.expand(jobs, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-
-
-def _uploaded(
-    events: dict[int, list[tuple[int, int]]], device: torch.device
-) -> dict[int, tuple[Tensor, Tensor]]:
-    """By tick, the lanes and the jobs of some pairs; in one transfer, because each waits for the device."""
-    pairs = np.array([pair for some in events.values() for pair in some], dtype=np.int64).reshape(-1, 2)
-    table = torch.from_numpy(pairs.T.copy()).to(device)
-    ends = itertools.accumulate(len(some) for some in events.values())
-    return {
-        tick: (table[0, end - len(some) : end], table[1, end - len(some) : end])
-        for (tick, some), end in zip(events.items(), ends, strict=True)
-    }
 
 
 def side_by_side(tasks: Sequence[Callable[[], None]], give_up: Callable[[], None] = lambda: None) -> None:

@@ -23,6 +23,9 @@ from consilience.engine.program import record
 from consilience.engine.tape import Arena, Run, placed
 from consilience.types import Batch, State
 
+Pairs = Sequence[tuple[int, int]]
+"""Of a lane and a job."""
+
 CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
 TICKS = 16
 """Whose batches are read from the pool at once, on a CPU."""
@@ -131,16 +134,13 @@ class Machine(ABC):
         for place, value in zip(self.shared, shared, strict=True):
             place.copy_(value)
 
-    def put(self, lanes: Tensor, jobs: Tensor, carry: Sequence[Tensor], varying: Sequence[Tensor]) -> None:
-        """Let some lanes begin some jobs, whose rows are in stacked tensors."""
-        places = (*self.carry, *self.varying)
-        for place, value in zip(places, (*carry, *varying), strict=True):
-            place.index_copy_(0, lanes, value.index_select(0, jobs))
+    def put(self, pairs: Pairs, carry: Sequence[Tensor], varying: Sequence[Tensor]) -> None:
+        """Let lanes begin jobs, whose rows are in stacked tensors."""
+        _copy_rows((*carry, *varying), (*self.carry, *self.varying), [(job, lane) for lane, job in pairs])
 
-    def take(self, lanes: Tensor, jobs: Tensor, results: Sequence[Tensor]) -> None:
-        """Copy the carries of some lanes to the rows of their jobs."""
-        for result, value in zip(results, self.carry, strict=True):
-            result.index_copy_(0, jobs, value.index_select(0, lanes))
+    def take(self, pairs: Pairs, results: Sequence[Tensor]) -> None:
+        """Copy the carries of lanes to the rows of their jobs."""
+        _copy_rows(self.carry, results, pairs)
 
     @abstractmethod
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
@@ -257,6 +257,25 @@ class _Placed:
         if results is not self._results:  # mostly they are the same tensors, with other values
             self._results, self._found = results, self._form.state(results)
         return self._found
+
+
+def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs) -> None:
+    """Copy rows of stacked tensors to rows of others, by a single kernel for each type on a GPU."""
+    rows: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for value, place in zip(values, places, strict=True):
+        sources, targets = rows.setdefault(value.dtype, ([], []))
+        sources += _rows(value, [source for source, _ in pairs])
+        targets += _rows(place, [target for _, target in pairs])
+    for sources, targets in rows.values():
+        if sources:
+            torch._foreach_copy_(targets, sources)
+
+
+def _rows(value: Tensor, numbers: Sequence[int]) -> list[Tensor]:
+    if 2 * len(numbers) < len(value):
+        return [value.select(0, number) for number in numbers]
+    every = value.unbind()
+    return [every[number] for number in numbers]
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
