@@ -153,9 +153,12 @@ def _shuffled(
     # Every entry (a row of a list), with the list it is in and its place there.
     owner, place = _entries(lengths, device)
     shuffled = ((owner << SHUFFLE_BITS) | stream_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
-    listed = np.concatenate([np.zeros(0, dtype=np.int64), *(visit.rows for visit, _ in lists)])
+    # A visit's rows are the same in all of its epochs: they are large, and moved once.
+    known = np.concatenate([np.zeros(0, dtype=np.int64), *(visit.rows for visit in visits)])
+    firsts = np.repeat(_starts(np.array([len(v.rows) for v in visits])), [len(own) for own in epochs])
+    source = torch.from_numpy(firsts).to(device)[owner] + place
     rows = torch.full((int(batches.sum()) * batch_size,), -1, dtype=torch.int64, device=device)
-    rows[step_starts[owner] * batch_size + place] = torch.from_numpy(listed).to(device)[shuffled]
+    rows[step_starts[owner] * batch_size + place] = torch.from_numpy(known).to(device)[source[shuffled]]
     rows = rows.reshape(-1, batch_size)
 
     step_owner, step_place = _entries(batches, device)
