@@ -260,22 +260,21 @@ class _Placed:
 
 
 def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs) -> None:
-    """Copy rows of stacked tensors to rows of others, by a single kernel for each type on a GPU."""
+    """Copy rows of stacked tensors to rows of others, by as few kernels as can be."""
+    if len(pairs) == len(places[0]):  # all rows are written
+        sources = [source for source, _ in sorted(pairs, key=lambda pair: pair[1])]
+        order = torch.tensor(sources, device=places[0].device)
+        for value, place in zip(values, places, strict=True):
+            place.copy_(value.index_select(0, order))
+        return
     rows: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for value, place in zip(values, places, strict=True):
-        sources, targets = rows.setdefault(value.dtype, ([], []))
-        sources += _rows(value, [source for source, _ in pairs])
-        targets += _rows(place, [target for _, target in pairs])
-    for sources, targets in rows.values():
-        if sources:
-            torch._foreach_copy_(targets, sources)
-
-
-def _rows(value: Tensor, numbers: Sequence[int]) -> list[Tensor]:
-    if 2 * len(numbers) < len(value):
-        return [value.select(0, number) for number in numbers]
-    every = value.unbind()
-    return [every[number] for number in numbers]
+        given, written = rows.setdefault(value.dtype, ([], []))
+        given += [value.select(0, source) for source, _ in pairs]
+        written += [place.select(0, target) for _, target in pairs]
+    for given, written in rows.values():
+        if written:
+            torch._foreach_copy_(written, given)
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
