@@ -222,3 +222,29 @@ def test_every_public_name_is_there():
     assert set(cs.__all__) <= set(dir(cs))
     with pytest.raises(AttributeError, match="no attribute 'FedAvgg'"):
         _ = cs.FedAvgg
+
+
+class Viewing(nn.Module):
+    """A network as many are written: it asks for a view of its images, which must lie row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3))
+        self.head = nn.Linear(6 * 10 * 10, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x).view(len(x), -1))
+
+
+@dataclass(frozen=True)
+class ViewingSpec(ModelSpec):
+    name: ClassVar[str] = "viewing"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return Viewing()
+
+
+def test_a_model_may_ask_for_views_of_its_images():
+    settings = {**TINY, "model": ViewingSpec(), "data": "mnist-sample", "dtype": "float64"}
+    models = [cs.run("fedavg", **settings, executor=one).models for one in ("batched", "sequential")]
+    torch.testing.assert_close(*models, rtol=1e-9, atol=1e-12)

@@ -129,5 +129,7 @@ def test_a_layer_takes_it_unless_products_are_to_be_rounded(low, monkeypatch):
     monkeypatch.setattr(cpu_convolution, "convolve", lambda *given: calls.append(given) or convolve(*given))
     layer, x = nn.Conv2d(1, 10, 5, padding=2, bias=False), torch.randn(8, 1, 28, 28)
     with torch.autocast("cpu", torch.bfloat16, enabled=low):
-        assert_close(Convolution.of(layer)(x), layer(x))
+        assert_close(Convolution.of(layer, free=True)(x), layer(x))
+    assert len(calls) == (not low)
+    assert Convolution.of(layer)(x).is_contiguous()  # somebody may want a view of it
     assert len(calls) == (not low)

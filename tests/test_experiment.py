@@ -242,6 +242,21 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path):
         experiment.run(read_config(config.written(), own=other), folder=folder, existing="resume")
 
 
+def test_an_interrupted_run_can_go_on_at_once(tmp_path: Path):
+    """Nothing of it holds the folder any more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # so that there are worker processes
+    try:
+        config = configure(rounds=3, checkpoint={"every": 1}, executor="batched")
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            experiment.run(config, folder=RunFolder(tmp_path / "run"), listener=_Stop(2))
+        again = experiment.run(config, folder=RunFolder(tmp_path / "run"), existing="resume")
+        assert len(again.records) == 3
+        assert interrupt.value.__traceback__  # whose frames still know the run
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_a_run_does_not_go_on_with_another_graph(tmp_path: Path):
     """The number of nodes stays the same."""
     drawn = tmp_path / "drawn.edges"

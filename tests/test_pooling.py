@@ -72,6 +72,18 @@ def test_only_maxima_of_two_by_two_neighbours_are_replaced():
         nn.MaxPool2d(2, padding=1),
         nn.MaxPool2d(2, ceil_mode=True),
         nn.MaxPool2d(2, return_indices=True),
-        nn.AvgPool2d(2),
+        nn.Flatten(),
     )
     assert [isinstance(layer, Pooling) for layer in convert(layers)] == [True, True, *[False] * 6]
+
+
+def test_layers_are_free_in_their_layout_where_only_layers_read_them():
+    def stage() -> list[nn.Module]:
+        return [nn.Conv2d(4, 4, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+
+    inner = nn.Sequential(*stage())  # nobody knows who reads it
+    layers = convert(nn.Sequential(inner, *stage(), nn.AvgPool2d(2), *stage(), nn.Flatten(), *stage()))
+    convolutions = [layer.free for layer in layers.modules() if isinstance(layer, nn.Conv2d)]
+    assert convolutions == [False, False, True, False]
+    pools = [isinstance(one, Pooling) for one in layers.modules() if isinstance(one, nn.MaxPool2d)]
+    assert pools == [False, False, True, False]

@@ -23,11 +23,14 @@ SHALLOW = 32
 class Convolution(nn.Conv2d):
     """A convolution with stride 1 that knows how to run for many clients at once."""
 
+    free: bool
+    """Whether its outputs may lie in memory in any order."""
+
     @classmethod
-    def of(cls, plain: nn.Conv2d) -> Convolution:
+    def of(cls, plain: nn.Conv2d, *, free: bool = False) -> Convolution:
         """The same layer, with the same parameters."""
         layer = cls.__new__(cls)
-        layer.__dict__.update(plain.__dict__)
+        layer.__dict__.update(plain.__dict__, free=free)
         return layer
 
     @staticmethod
@@ -45,7 +48,8 @@ class Convolution(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, channels, height, width] to the same with the filters' channels."""
         padding = cast(Pair, self.padding)
-        if cpu_convolution.fits(x, self.weight) and not torch.is_autocast_enabled("cpu"):
+        own = self.free and not torch.is_autocast_enabled("cpu")
+        if own and cpu_convolution.fits(x, self.weight):
             return cpu_convolution.convolve(x, self.weight, self.bias, padding)
         if not x.is_cuda or x.dtype == torch.float64:
             return super().forward(x)

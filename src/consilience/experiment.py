@@ -7,6 +7,7 @@ import json
 import logging
 import platform
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -256,26 +257,27 @@ class _Run:
         arm = self.arms[number]
         config = arm.config
         simulation = simulate(arm.scene, arm.variants)
-        if state:
-            simulation.restore(tree.unflatten(state))
-        if simulation.round == 0 and simulation.algorithm.setup():
-            self.listener.setting_up(arm)
-        while simulation.round < config.rounds:
-            last = simulation.round + 1 == config.rounds
-            evaluate = last or (simulation.round + 1) % config.evaluate.every == 0
-            lines = [
-                _line(arm, record)
-                for record in simulation.step(evaluate=evaluate, trained=config.evaluate.trained)
-            ]
-            self._append(METRICS, self.records, lines)
-            self.listener.round(arm, lines)
-            if not last and simulation.round % config.checkpoint.every == 0:
-                self._checkpoint(number, tree.flatten(simulation.snapshot()))
-        if config.evaluate.clients:
-            self.listener.evaluating_clients(arm)
-            self._append(CLIENTS, self.clients, [_client_line(arm, line) for line in simulation.clients()])
-        self.models[arm.name] = simulation.models(simulation.evaluated())
-        simulation.world.executor.close()
+        with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
+            if state:
+                simulation.restore(tree.unflatten(state))
+            if simulation.round == 0 and simulation.algorithm.setup():
+                self.listener.setting_up(arm)
+            while simulation.round < config.rounds:
+                last = simulation.round + 1 == config.rounds
+                evaluate = last or (simulation.round + 1) % config.evaluate.every == 0
+                lines = [
+                    _line(arm, record)
+                    for record in simulation.step(evaluate=evaluate, trained=config.evaluate.trained)
+                ]
+                self._append(METRICS, self.records, lines)
+                self.listener.round(arm, lines)
+                if not last and simulation.round % config.checkpoint.every == 0:
+                    self._checkpoint(number, tree.flatten(simulation.snapshot()))
+            if config.evaluate.clients:
+                self.listener.evaluating_clients(arm)
+                scores = [_client_line(arm, line) for line in simulation.clients()]
+                self._append(CLIENTS, self.clients, scores)
+            self.models[arm.name] = simulation.models(simulation.evaluated())
         if self.folder:
             self.folder.save_models(arm.name, tree.flatten(self.models[arm.name]))
         self._checkpoint(number + 1, {})

@@ -21,6 +21,8 @@ from consilience.pooling import Pooling
 
 ROWS = "rows"  # buffer of RowBatchNorm: [batch] 1 for rows that count, or [0] if all do
 KEY = "key"  # buffer of KeyedDropout: 0-d int64
+ANY_LAYOUT = (nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Dropout, nn.Dropout2d, nn.BatchNorm2d, nn.Identity)
+"""Layers that take images however they lie in memory."""
 
 
 class RowBatchNorm(nn.Module):
@@ -169,20 +171,22 @@ def _mix(x: Tensor) -> Tensor:
 def convert(module: nn.Module) -> nn.Module:
     """A copy of a module with torch's batch normalisation and dropout replaced by the layers above.
 
-    Convolutions become those that can run for many clients at once.
+    Convolutions become those that can run for many clients at once. They and pooling may lay images out in
+    memory as they like where nobody else can see it.
     """
     wrapper = nn.ModuleList([copy.deepcopy(module)])  # so that the root itself can be replaced
     replaced: dict[int, nn.Module] = {}  # a layer that is used in two places stays one layer
     dropouts = 0
     for parent in list(wrapper.modules()):
+        free = _free_layers(parent)
         for name, child in parent._modules.items():
             if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout):
                 raise UserError(f"{type(child).__name__} is not supported: its randomness is not the run's")
             if isinstance(child, _BatchNorm) and id(child) not in replaced:
                 replaced[id(child)] = RowBatchNorm(child)
             elif isinstance(child, nn.Conv2d) and Convolution.fits(child):
-                replaced.setdefault(id(child), Convolution.of(child))
-            elif isinstance(child, nn.MaxPool2d) and Pooling.fits(child):
+                replaced.setdefault(id(child), Convolution.of(child, free=child in free))
+            elif isinstance(child, nn.MaxPool2d) and Pooling.fits(child) and child in free:
                 replaced.setdefault(id(child), Pooling.of(child))
             elif isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
                 dropouts += 1
@@ -191,6 +195,17 @@ def convert(module: nn.Module) -> nn.Module:
             if id(child) in replaced:
                 parent._modules[name] = replaced[id(child)]
     return wrapper[0]
+
+
+def _free_layers(parent: nn.Module) -> list[nn.Module]:
+    """Layers of a Sequential whose images only layers read that take any layout, until one flattens them."""
+    found: list[nn.Module] = []
+    free = False
+    for layer in reversed(list(parent.children()) if isinstance(parent, nn.Sequential) else []):
+        free = isinstance(layer, nn.Flatten) or (free and isinstance(layer, ANY_LAYOUT))
+        if free:
+            found.append(layer)
+    return found
 
 
 def skeleton(module: nn.Module) -> nn.Module:

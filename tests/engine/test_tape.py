@@ -56,7 +56,40 @@ def nothing_computed(a: Tensor, b: Tensor) -> list[Tensor]:
     return [a, b.t(), a, a[:0] * 2]
 
 
-FUNCTIONS = [gradients, views_and_changes, constants, several_results, nothing_computed]
+def addresses(a: Tensor, b: Tensor) -> list[Tensor]:
+    """Numbers of a view that count from where a tensor's memory begins."""
+    first, second = a.sin(), a.cos()
+    second.as_strided((2,), (2,), 1).mul_(3)
+    pooled = torch.func.grad(lambda x: F.adaptive_avg_pool2d(x, 1).exp().sum())
+    images = torch.stack([first, second])[None].contiguous(memory_format=torch.channels_last)
+    return [first + second, pooled(images), second.clone().as_strided_scatter(a[0, :2], (2,), (3,), 1)]
+
+
+def sizes_that_depend_on_values(a: Tensor, b: Tensor) -> list[Tensor]:
+    return [a.sin()[a > 0.2].sum(), (b * 2).nonzero().sum()]
+
+
+def changed_views(a: Tensor, b: Tensor) -> list[Tensor]:
+    return [a.sin().t_()[0] * 2, (b + 1).unsqueeze_(0) * 3]
+
+
+def given_places(a: Tensor, b: Tensor) -> list[Tensor]:
+    most, where = torch.empty(2), torch.empty(2, dtype=torch.int64)
+    found = torch.max(a, 1, out=(most, where))
+    return [found[0] * 2, found[1] * 2, torch.sub(a, 1, out=torch.empty(0)), *torch.unbind_copy(a[:1])]
+
+
+FUNCTIONS = [
+    gradients,
+    views_and_changes,
+    constants,
+    several_results,
+    nothing_computed,
+    addresses,
+    sizes_that_depend_on_values,
+    changed_views,
+    given_places,
+]
 
 
 def spoiled(arena: Arena) -> None:
@@ -64,14 +97,19 @@ def spoiled(arena: Arena) -> None:
     arena.bytes(0).fill_(255)  # not a number, in all floating types
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize(
     ("function", "mapped"), [*((one, False) for one in FUNCTIONS), (gradients, True), (several_results, True)]
 )
-def test_it_is_the_recorded_program(function, mapped):
+def test_it_is_the_recorded_program(function, mapped, zeros):
     given = [torch.stack([x, x + 1]) if mapped else x.clone() for x in (A, B)]
     program = record(torch.func.vmap(function) if mapped else function, given)
+    if zeros:  # by which many mistakes go unnoticed when the program is placed
+        for value in given:
+            value.zero_()
     arena = Arena()
-    run = placed(program, given, arena)
+    run = placed(program, given, arena).call
     for _ in range(3):
         for value in given:
             value.copy_(torch.randn_like(value))
@@ -104,7 +142,7 @@ def test_gradients_of_models_need_no_memory_but_the_arenas(spec):
     batch = [torch.randn(8, 1, 28, 28), torch.arange(8), torch.ones(8), torch.tensor(3)]
     given, arena = [*params, *batch], Arena()
     program = record(step, given)
-    run = placed(program, given, arena)
+    run = placed(program, given, arena).call
     for round_number in range(2):
         batch[0].normal_()
         batch[3].fill_(round_number)
@@ -129,7 +167,8 @@ def test_places_are_shared_by_results_that_are_needed_at_different_times():
 def test_programs_share_an_arena():
     x, y = torch.randn(1000), torch.randn(10)
     arena = Arena()
-    large, small = (placed(record(lambda a: [a.sin().cos()], [v]), [v], arena) for v in (x, y))
+    programs = (placed(record(lambda a: [a.sin().cos()], [v]), [v], arena) for v in (x, y))
+    large, small = (program.call for program in programs)
     before = arena.bytes(0)
     for _ in range(2):
         assert_close(large()[0], x.sin().cos())
@@ -141,8 +180,26 @@ def test_an_operation_that_wants_memory_of_its_own_gets_it(monkeypatch):
     monkeypatch.setattr(tape, "SMALL_BYTES", 0)
     x, weight, arena = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), Arena()
     program = record(lambda a, b: [F.conv2d(a, b).relu()], [x, weight])
-    run = placed(program, [x, weight], arena)
+    run = placed(program, [x, weight], arena).call
     for _ in range(2):
         x.normal_()
         assert_close(run()[0], F.conv2d(x, weight).relu())
     assert run()[0].untyped_storage().data_ptr() != arena.bytes(0).data_ptr()
+
+
+def test_what_is_always_the_same_may_be_changed_by_who_takes_it():
+    x, arena = torch.randn(3), Arena()
+    program = record(lambda a: [torch.zeros(3), a + torch.ones(3)], [x])
+    run = placed(program, [x], arena).call
+    for _ in range(2):
+        zeros, _ = run()
+        assert zeros.tolist() == [0, 0, 0]
+        zeros.add_(1)
+
+
+def test_only_results_that_last_are_said_to():
+    x, weight = torch.randn(2, 3, 200, 200), torch.randn(4, 3, 3, 3)
+    for function, lasts in ((lambda a, b: [a * 2], True), (lambda a, b: [F.conv2d(a, b)], False)):
+        run = placed(record(function, [x, weight]), [x, weight], Arena())
+        assert (run.lasting is not None) == lasts
+        assert (run.call() is run.lasting) == lasts

@@ -155,7 +155,8 @@ def _shuffled(
     shuffled = ((owner << SHUFFLE_BITS) | stream_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
     # A visit's rows are the same in all of its epochs: they are large, and moved once.
     known = np.concatenate([np.zeros(0, dtype=np.int64), *(visit.rows for visit in visits)])
-    firsts = np.repeat(_starts(np.array([len(v.rows) for v in visits])), [len(own) for own in epochs])
+    shares = np.array([len(visit.rows) for visit in visits], dtype=np.int64)
+    firsts = np.repeat(_starts(shares), np.array([len(own) for own in epochs], dtype=np.int64))
     source = torch.from_numpy(firsts).to(device)[owner] + place
     rows = torch.full((int(batches.sum()) * batch_size,), -1, dtype=torch.int64, device=device)
     rows[step_starts[owner] * batch_size + place] = torch.from_numpy(known).to(device)[source[shuffled]]

@@ -98,14 +98,34 @@ class Machine(ABC):
         self.varying = blueprint.varying.empty(blueprint.width, device)
         self.shared = [value[0] for value in blueprint.shared.empty(1, device)]
         self.alone = blueprint.width == 1
-        if self.alone:  # torch's kernels for that layout are the faster ones
-            self.carry = [_channels_last(value) for value in self.carry]
+        self._whole = whole
+        images = any(value.ndim == CHANNELS_LAST_DIMENSIONS + 1 for value in self.carry)
+        if not (self.alone and images and self._settles_with_channels_last()):
+            self._settle(self.carry)
+
+    def _settles_with_channels_last(self) -> bool:
+        """Whether the model works in that layout, for which torch's kernels are the faster ones.
+
+        It does not where it asks for views of images that lie otherwise in memory.
+        """
+        plain = self.carry
+        self._settle([_channels_last(value) for value in plain])
+        try:
+            self.program(self.example(min(2, self.blueprint.rows)), full=False)
+        except RuntimeError:
+            self.carry = plain
+            return False
+        return True
+
+    def _settle(self, carry: list[Tensor]) -> None:
+        """Take memory for the lanes' carries."""
+        blueprint, self.carry = self.blueprint, carry
         self.arguments = [*(self.of_lanes(value) for value in (*self.carry, *self.varying)), *self.shared]
         """Of a program, but for the batch."""
         carried, varied = len(self.carry), len(self.varying)
         self._carry = blueprint.carry.state(self.arguments[:carried])
         self._extras = blueprint.extras(self.arguments[carried : carried + varied], self.shared)
-        self._in_place = not whole and (self.alone or blueprint.step.stackable(self._extras))
+        self._in_place = not self._whole and (self.alone or blueprint.step.stackable(self._extras))
 
     def of_lanes(self, value: Tensor) -> Tensor:
         """What a program takes: a single lane has no lane axis."""
@@ -113,7 +133,8 @@ class Machine(ABC):
 
     def example(self, rows: int) -> list[Tensor]:
         """Some batch of some number of rows, in a program's form."""
-        chosen = torch.zeros(self.blueprint.width, rows, dtype=torch.int64, device=self.pool.targets.device)
+        numbers = torch.arange(self.blueprint.width * rows, device=self.pool.targets.device)
+        chosen = (numbers % len(self.pool.targets)).reshape(self.blueprint.width, rows)
         raw = self.pool.raw(chosen, torch.ones_like(chosen, dtype=self.pool.dtype), chosen[:, 0])
         return [self.of_lanes(value) for value in raw[:4]]
 
@@ -201,6 +222,9 @@ class Plain(Machine):
         super().__init__(pool, blueprint)
         self._arena = Arena()
         self._programs: dict[tuple[int, bool], _Placed] = {}
+        for value in self.arguments:  # until there are values: among zeros mistakes are not noticed
+            if value.is_floating_point():
+                value.uniform_(0.01, 0.1, generator=torch.Generator().manual_seed(0))
         self._known(blueprint.rows, full=self.alone)
 
     def _known(self, rows: int, *, full: bool) -> _Placed:
@@ -246,17 +270,14 @@ class _Placed:
 
     def __init__(self, batch: Sequence[Tensor], run: Run, result: Form) -> None:
         self._batch, self._run, self._form = batch, run, result
-        self._results: Sequence[Tensor] = ()
-        self._found: State = {}
+        self._found = None if run.lasting is None else result.state(run.lasting)
 
     def replay(self, batch: Sequence[Tensor]) -> State:
         """What it finds for another batch."""
         for place, value in zip(self._batch, batch, strict=True):
             place.copy_(value)
-        results = self._run()
-        if results is not self._results:  # mostly they are the same tensors, with other values
-            self._results, self._found = results, self._form.state(results)
-        return self._found
+        results = self._run.call()
+        return self._form.state(results) if self._found is None else self._found
 
 
 def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs) -> None:

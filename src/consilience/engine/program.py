@@ -72,7 +72,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._know(result, known)
                 return result
         _refuse(function, result)
-        if function in _FILLS:  # of a tensor only the shape matters: its value need not be computed
+        # Of a tensor only the shape matters: its value need not be computed.
+        if function in _FILLS and result.is_contiguous():
             kind = {"dtype": result.dtype, "device": result.device}
             size = (list(result.shape), _FILLS[function])
             self._know(result, self.graph.call_function(_ATEN.full.default, size, kind))

@@ -7,7 +7,8 @@ list of operations that write into their places. Little memory that is used agai
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+_log = logging.getLogger(__name__)
 _ATEN = torch.ops.aten
 _QUICK: dict[Any, Callable[..., Any]] = {
     _ATEN.add.Tensor: torch.add,
@@ -53,20 +55,29 @@ _MADE: dict[Any, Callable[..., list[Call]]] = {
     _ATEN._to_copy.default: lambda place, value: [partial(place.copy_, value)],
     _ATEN.relu.default: lambda place, value: [partial(torch.clamp_min, value, 0, out=place)],
 }
-"""What fills a place instead of operations that make tensors."""
+"""What fills a place instead of operations that make tensors; a place has their type and layout already."""
 
 SMALL_BYTES = 2**16
-"""Of a result that may be copied to its place where its operation cannot write there."""
+"""What may be copied to its place where its operation cannot write there."""
 ALIGNMENT = 64
 SPOILED = 255
 """As every byte of a number it is not a number."""
 
 Call = Callable[[], object]
-Run = Callable[[], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program that is ready to run."""
+
+    call: Callable[[], Sequence[Tensor]]
+    """Gives its results."""
+    lasting: Sequence[Tensor] | None = None
+    """Those, where they are always the same tensors."""
 
 
 class Arena:
-    """Memory for programs of which one runs at a time."""
+    """Memory for programs of which one runs at a time, in this process or in one forked from it."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -74,7 +85,7 @@ class Arena:
     def bytes(self, size: int) -> Tensor:
         """At least so many, the same as before where these are enough."""
         if len(self._memory) < size:
-            self._memory = torch.empty(size, dtype=torch.uint8)
+            self._memory = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
         return self._memory
 
 
@@ -83,11 +94,18 @@ def placed(module: GraphModule, arguments: Sequence[Tensor], arena: Arena) -> Ru
 
     Its results last until a program of the arena runs. Where an operation with a large result insists on
     memory of its own, as torch's convolutions do, the program runs as it was recorded.
+
+    Args:
+        module: The program; it must not change its arguments.
+        arguments: The tensors, with values by which a mistake would be noticed: not all zeros.
+        arena: Where results lie.
     """
-    with contextlib.suppress(_NoPlaceError):
+    try:
         calls, results = _Tape(module, arguments).placed(arena)
-        return partial(_play, calls, results)
-    return partial(module.forward, *arguments)
+    except Exception as error:  # whatever an operation does not like: it works as it was recorded
+        _log.debug("a step runs as it was recorded: %r", error)
+        return Run(partial(module.forward, *arguments))
+    return Run(partial(_play, calls, results), results)
 
 
 def _play(calls: Sequence[Call], results: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -97,7 +115,7 @@ def _play(calls: Sequence[Call], results: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 class _NoPlaceError(Exception):
-    """An operation cannot write into a given place."""
+    """An operation cannot write into a given place, or cannot be trusted to."""
 
 
 @dataclass(eq=False)
@@ -134,13 +152,14 @@ class _Tape:
             self._results(self._values), _play(calls, self._results(places)), strict=True
         ):
             if not torch.allclose(wanted, found, rtol=0, atol=0, equal_nan=True):
-                raise _NoPlaceError  # some of torch's operations do not write all that they are told to
+                raise _NoPlaceError("some operation does not write all that it should")  # torch has such
         return calls, self._results(places)
 
     def _try(self, module: GraphModule, arguments: Sequence[Tensor]) -> None:
         given = iter(arguments)
         foreign = {_storage(value) for value in arguments}
         for number, node in enumerate(self._nodes):
+            _refuse(node, self._values)
             for value in _tensors([self._values[used] for used in node.all_input_nodes]):
                 if _storage(value) in self._blocks:
                     self._blocks[_storage(value)].last = number
@@ -159,36 +178,40 @@ class _Tape:
                         self._blocks.setdefault(_storage(value), _Block(_size(value), number, number))
 
     def _is_constant(self, block: _Block) -> bool:
-        """Whether what an operation makes is always the same, since it takes no tensors."""
-        return not self._nodes[block.first].all_input_nodes and not block.changed
+        """Whether what an operation makes is always the same, since it takes no tensors.
+
+        Results are not, because whoever takes them may change them.
+        """
+        is_result = block.last == len(self._nodes) - 1
+        return not (self._nodes[block.first].all_input_nodes or block.changed or is_result)
 
     def _place(self, memory: Tensor) -> tuple[list[Call], dict[Node, Any]]:
         """Make all views, and write down what is left to call."""
 
         def place(value: Tensor) -> Tensor:
-            if not value.numel():
+            block = self._blocks.get(_storage(value)) if value.numel() else None
+            if block is None or self._is_constant(block):
                 return value
-            offset = self._blocks[_storage(value)].offset // value.itemsize + value.storage_offset()
+            offset = block.offset // value.itemsize + value.storage_offset()
             return memory.view(value.dtype).as_strided(value.shape, value.stride(), offset)
 
         calls: list[Call] = []
         places: dict[Node, Any] = {}
         for number, node in enumerate(self._nodes[:-1]):
             value = self._values[node]
-            made = [self._blocks[_storage(one)] for one in _tensors(value) if _storage(one) in self._blocks]
-            if node.op != "call_function" or (made and all(map(self._is_constant, made))):
-                places[node] = value
-            elif any(block.first == number for block in made):
-                places[node] = tree_map_only(Tensor, place, value)
-                args, kwargs = _arguments(node, places)
-                calls += _into(node.target, args, kwargs, _tensors(places[node]))
+            places[node] = tree_map_only(Tensor, place, value)
+            if node.op != "call_function":
+                continue
+            blocks = [self._blocks[_storage(one)] for one in _tensors(value) if _storage(one) in self._blocks]
+            made = [block for block in blocks if block.first == number and not self._is_constant(block)]
+            function: Any = node.target
+            args, kwargs = _arguments(node, places)
+            if made and _written(node):
+                raise _NoPlaceError("what it was to write into had another size")
+            if made:
+                calls += _into(function, args, kwargs, _tensors(places[node]))
             elif _written(node):
-                args, kwargs = _arguments(node, places)
-                function: Any = node.target
                 calls.append(partial(_QUICK.get(function, function), *args, **kwargs))
-                places[node] = places[_written(node)[0]]
-            else:  # a view
-                places[node] = _called(node, places)
         return calls, places
 
     def _results(self, values: dict[Node, Any]) -> tuple[Tensor, ...]:
@@ -222,7 +245,7 @@ def _into(
     if len(names) == len(places):
         return [partial(writing, *args, **kwargs, **dict(zip(names, places, strict=True)))]
     if sum(place.nbytes for place in places) > SMALL_BYTES:
-        raise _NoPlaceError
+        raise _NoPlaceError(function)
 
     def copied() -> None:
         for place, value in zip(places, _tensors(function(*args, **kwargs)), strict=True):
@@ -240,7 +263,8 @@ def _writing(function: Any) -> Any:
     packet = function._overloadpacket
     for other in (getattr(packet, name) for name in packet.overloads()):
         into = other is not function and wanted(other) == wanted(function)
-        if into and torch.Tag.generated not in other.tags:  # which would copy
+        plain = all(str(one.type) == "Tensor" for one in other._schema.arguments if one.is_out)
+        if into and plain and torch.Tag.generated not in other.tags:  # which would copy
             return other
     return None
 
@@ -257,6 +281,18 @@ def _storage(value: Tensor) -> int:
 def _size(value: Tensor) -> int:
     """The bytes of a tensor's memory, rounded up."""
     return -(-value.untyped_storage().nbytes() // ALIGNMENT) * ALIGNMENT
+
+
+def _refuse(node: Node, values: dict[Node, Any]) -> None:
+    """Operations whose results have no form of their own, or that mean an address by a number."""
+    function: Any = node.target
+    tags = getattr(function, "tags", ())
+    masked = function in (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default) and any(
+        one.dtype in (torch.bool, torch.uint8) for one in _tensors(_arguments(node, values)[0][1])
+    )
+    addressed = str(getattr(function, "_opname", "")) in ("as_strided_scatter", "as_strided_copy")
+    if masked or addressed or torch.Tag.dynamic_output_shape in tags or torch.Tag.inplace_view in tags:
+        raise _NoPlaceError(function)
 
 
 def _arguments(node: Node, values: dict[Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
