@@ -236,7 +236,7 @@ class Plain(Machine):
         return self._programs[rows, full]
 
     def _kind(self, size: int) -> tuple[int, bool]:
-        """How many rows of a batch are worth computing, and whether they are all that count.
+        """How many rows of a batch are worth computing, and whether the batch is full.
 
         A single lane need not compute padding.
         """
@@ -244,8 +244,7 @@ class Plain(Machine):
         if not self.alone:
             return most, False
         unit = -(-most // SIZES)
-        rows = min(most, -(-size // unit) * unit)
-        return rows, rows == size
+        return min(most, -(-size // unit) * unit), size == most
 
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
         if self.alone:
