@@ -161,3 +161,9 @@ def test_torch_seed_is_keyed_and_leaves_no_trace():
             drawn.append(torch.rand(()).item())
     assert drawn[0] == drawn[1] != drawn[2]
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_nobody_has_no_batches():
+    plan = training_plan([], [], None, 4, torch.device("cpu"))
+    assert plan.rows.shape == (0, 4)
+    assert len(plan.steps) == 0
