@@ -35,7 +35,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> T
     if any(padding):
         images = F.pad(images, (0, 0, padding[1], padding[1], 0, 0, padding[0], padding[0]))
     patches = _patches(images, weight.shape[3], back=False)
-    outputs = _product(OUTPUTS, weight.transpose(1, 2), patches, None, bias)
+    outputs = _product(weight.transpose(1, 2), patches, None, bias)
     return outputs.permute(3, 1, 0, 2)
 
 
@@ -91,17 +91,13 @@ def _windows(images: Tensor, width: int) -> Tensor:
     return images.unfold(2, width, 1).mT
 
 
-OF_FILTERS, OF_PATCHES, OUTPUTS = range(3)
-
-
 def _product(
-    wanted: int,
     filters: Tensor | None,
     patches: Tensor | None,
     outputs: Tensor | None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    return cast(Tensor, _Product.apply(wanted, filters, patches, outputs, bias))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Product.apply(filters, patches, outputs, bias))  # type: ignore[no-untyped-call]
 
 
 class _Product(torch.autograd.Function):
@@ -117,7 +113,6 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        wanted: int,
         filters: Tensor | None,
         patches: Tensor | None,
         outputs: Tensor | None,
@@ -131,8 +126,9 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        ctx.wanted, *sides, bias = inputs
+        *sides, bias = inputs
         ctx.biased = bias is not None
+        ctx.wanted = next(number for number, side in enumerate(sides) if side is None)
         ctx.save_for_backward(*(side for side in sides if side is not None))
 
     @staticmethod
@@ -141,11 +137,11 @@ class _Product(torch.autograd.Function):
         sides.insert(ctx.wanted, grad)
 
         def of(side: int) -> Tensor | None:
-            if not ctx.needs_input_grad[1 + side]:
+            if not ctx.needs_input_grad[side]:
                 return None
-            return _product(side, *(None if other == side else v for other, v in enumerate(sides)))
+            return _product(*(None if other == side else v for other, v in enumerate(sides)))
 
-        return None, of(OF_FILTERS), of(OF_PATCHES), of(OUTPUTS), grad.sum((0, 2, 3)) if ctx.biased else None
+        return of(0), of(1), of(2), grad.sum((0, 2, 3)) if ctx.biased else None
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
