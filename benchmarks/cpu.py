@@ -114,8 +114,8 @@ def task_of(setting: Setting, rounds: int) -> Task:
     from consilience.data import load
     from consilience.data.partition import partition
     from consilience.data.partitioners import DirichletClass, Iid, ShardsTwoClasses
-    from consilience.engine.cohort import sample_clients
-    from consilience.topology import ErdosRenyi
+    from consilience.exchange.cohort import sample_clients
+    from consilience.graphs.erdos_renyi import ErdosRenyi
 
     data = load("mnist")
     partitioner = {

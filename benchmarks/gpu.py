@@ -24,15 +24,15 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from consilience.config import read_config
+from consilience.algorithms import METHODS
+from consilience.config.config import read_config
 from consilience.data.loading import load
 from consilience.engine.build import simulate
 from consilience.engine.determinism import repeatable
-from consilience.engine.simulation import Simulation
+from consilience.engine.rounds.simulation import Simulation
 from consilience.errors import UserError
 from consilience.experiment import plan
 from consilience.experiment import run as run_experiment
-from consilience.registry import METHODS
 
 DEVICE = torch.device("cuda")
 MLP: dict[str, Any] = {

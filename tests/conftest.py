@@ -14,13 +14,13 @@ from torch import nn
 
 from consilience import tree
 from consilience.client import Client
-from consilience.engine.batches import Pool
-from consilience.engine.cohort import Cohort, Job, LocalWork
-from consilience.engine.executor import Executor, Outcome
-from consilience.engine.lanes import Batched
-from consilience.engine.sequential import Sequential
-from consilience.solver import SGD, Solver
-from consilience.task import Task
+from consilience.engine.executors.base import Executor, Outcome
+from consilience.engine.executors.lanes import Batched
+from consilience.engine.executors.sequential import Sequential
+from consilience.exchange.cohort import Cohort, Job, LocalWork
+from consilience.learning.batches import Pool
+from consilience.learning.solvers import SGD, Solver
+from consilience.learning.task import Task
 from consilience.types import State
 
 torch.set_num_threads(1)

@@ -16,9 +16,9 @@ import consilience as cs
 from consilience.client import Client
 from consilience.data.partitioners import Shards
 from consilience.experiment import Arm
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 from consilience.models import MLP, Classifier, ModelSpec
-from consilience.solver import SGD
-from consilience.topology import Ring
 from consilience.types import State
 
 TINY: dict[str, Any] = {

@@ -22,13 +22,15 @@ from torch import nn
 
 import consilience as cs
 from consilience.data.partition import Partition
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork, sample_clients
-from consilience.engine.simulation import Simulation
+from consilience.engine.build import simulate
+from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.scene import Scene
+from consilience.exchange.cohort import LocalWork, sample_clients
+from consilience.graphs.base import Topology
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.models.cnn import MnistCNN
 from consilience.models.mlp import MLP
-from consilience.solver import SGD
-from consilience.topology import Star, Topology
 
 SEED = 0
 

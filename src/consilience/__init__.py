@@ -11,173 +11,76 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from consilience.version import __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Algorithm, Inbox, Phase, Setting
-    from consilience.algorithms.cfa import CFA
-    from consilience.algorithms.cfa_ge import CFAGE
-    from consilience.algorithms.decdiff import DecDiff
-    from consilience.algorithms.decdiff_vt import DecDiffVT
-    from consilience.algorithms.dechw import DecHW, DecHWStar
-    from consilience.algorithms.desa import DESA
-    from consilience.algorithms.dpsgd import DPSGD
-    from consilience.algorithms.fagh import FAGH
-    from consilience.algorithms.fedadagrad import FedAdagrad
-    from consilience.algorithms.fedadam import FedAdam
-    from consilience.algorithms.fedavg import FedAvg
-    from consilience.algorithms.fedavgm import FedAvgM
-    from consilience.algorithms.fedcurv import FedCurv
-    from consilience.algorithms.feddc import FedDC
-    from consilience.algorithms.feddyn import FedDyn
-    from consilience.algorithms.fedexp import FedExP
-    from consilience.algorithms.fedga import FedGA
-    from consilience.algorithms.fedlin import FedLin
-    from consilience.algorithms.fednova import FedNova
-    from consilience.algorithms.fedprox import FedProx
-    from consilience.algorithms.fedsgd import FedSGD
-    from consilience.algorithms.fedyogi import FedYogi
-    from consilience.algorithms.gradient_tracking import GradientTracking
-    from consilience.algorithms.hwa import HWA
-    from consilience.algorithms.local import Local
-    from consilience.algorithms.moon import MOON
-    from consilience.algorithms.pfedme import PFedMe
-    from consilience.algorithms.scaffold import Scaffold
-    from consilience.algorithms.swa import SWA
-    from consilience.api import run
-    from consilience.client import Client, Trained
-    from consilience.data.dataset import Dataset
-    from consilience.errors import UserError
-    from consilience.experiment import Listener, Result, resume
-    from consilience.method import Composed, Method, Parts
-    from consilience.objectives.base import Objective, Pass
-    from consilience.rules.base import Rule
-    from consilience.server_steps.base import ServerStep
-    from consilience.transforms.base import Transform
-    from consilience.transforms.clipped import Clipped
-    from consilience.transforms.compressed import Compressed
-    from consilience.transforms.noised import Noised
-    from consilience.transforms.until import Until
-    from consilience.types import Batch, Params, State
+    from consilience.algorithm import Algorithm as Algorithm
+    from consilience.algorithm import Inbox as Inbox
+    from consilience.algorithm import Phase as Phase
+    from consilience.algorithm import Setting as Setting
+    from consilience.algorithms import *  # noqa: F403
+    from consilience.api import run as run
+    from consilience.client import Client as Client
+    from consilience.client import Trained as Trained
+    from consilience.data.dataset import Dataset as Dataset
+    from consilience.errors import UserError as UserError
+    from consilience.experiment import Listener as Listener
+    from consilience.experiment import Result as Result
+    from consilience.experiment import resume as resume
+    from consilience.method import Composed as Composed
+    from consilience.method import Method as Method
+    from consilience.method import Parts as Parts
+    from consilience.objectives import *  # noqa: F403
+    from consilience.objectives.base import Pass as Pass
+    from consilience.rules import *  # noqa: F403
+    from consilience.server_steps import *  # noqa: F403
+    from consilience.transforms import *  # noqa: F403
+    from consilience.transforms.until import Until as Until
+    from consilience.types import Batch as Batch
+    from consilience.types import Params as Params
+    from consilience.types import State as State
 
 _HOMES = {
     "algorithm": ("Algorithm", "Inbox", "Phase", "Setting"),
-    "algorithms.cfa": ("CFA",),
-    "algorithms.cfa_ge": ("CFAGE",),
-    "algorithms.decdiff": ("DecDiff",),
-    "algorithms.decdiff_vt": ("DecDiffVT",),
-    "algorithms.dechw": ("DecHW", "DecHWStar"),
-    "algorithms.desa": ("DESA",),
-    "algorithms.dpsgd": ("DPSGD",),
-    "algorithms.fagh": ("FAGH",),
-    "algorithms.fedadagrad": ("FedAdagrad",),
-    "algorithms.fedadam": ("FedAdam",),
-    "algorithms.fedavg": ("FedAvg",),
-    "algorithms.fedavgm": ("FedAvgM",),
-    "algorithms.fedcurv": ("FedCurv",),
-    "algorithms.feddc": ("FedDC",),
-    "algorithms.feddyn": ("FedDyn",),
-    "algorithms.fedexp": ("FedExP",),
-    "algorithms.fedga": ("FedGA",),
-    "algorithms.fedlin": ("FedLin",),
-    "algorithms.fednova": ("FedNova",),
-    "algorithms.fedprox": ("FedProx",),
-    "algorithms.fedsgd": ("FedSGD",),
-    "algorithms.fedyogi": ("FedYogi",),
-    "algorithms.gradient_tracking": ("GradientTracking",),
-    "algorithms.hwa": ("HWA",),
-    "algorithms.local": ("Local",),
-    "algorithms.moon": ("MOON",),
-    "algorithms.pfedme": ("PFedMe",),
-    "algorithms.scaffold": ("Scaffold",),
-    "algorithms.swa": ("SWA",),
     "api": ("run",),
     "client": ("Client", "Trained"),
     "data.dataset": ("Dataset",),
     "errors": ("UserError",),
     "experiment": ("Listener", "Result", "resume"),
     "method": ("Composed", "Method", "Parts"),
-    "objectives.base": ("Objective", "Pass"),
+    "objectives.base": ("Pass",),
     "rules.base": ("Rule",),
-    "server_steps.base": ("ServerStep",),
     "transforms.base": ("Transform",),
-    "transforms.clipped": ("Clipped",),
-    "transforms.compressed": ("Compressed",),
-    "transforms.noised": ("Noised",),
     "transforms.until": ("Until",),
     "types": ("Batch", "Params", "State"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_ROOMS = {
+    "algorithms": "METHODS",
+    "objectives": "OBJECTIVES",
+    "rules": "RULES",
+    "server_steps": "SERVER_STEPS",
+    "transforms": "TRANSFORMS",
+}
+"""Folders of parts; what each of them registers is a name here, too."""
 
-__all__ = [
-    "CFA",
-    "CFAGE",
-    "DESA",
-    "DPSGD",
-    "FAGH",
-    "HWA",
-    "MOON",
-    "SWA",
-    "Algorithm",
-    "Batch",
-    "Client",
-    "Clipped",
-    "Composed",
-    "Compressed",
-    "Dataset",
-    "DecDiff",
-    "DecDiffVT",
-    "DecHW",
-    "DecHWStar",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedCurv",
-    "FedDC",
-    "FedDyn",
-    "FedExP",
-    "FedGA",
-    "FedLin",
-    "FedNova",
-    "FedProx",
-    "FedSGD",
-    "FedYogi",
-    "GradientTracking",
-    "Inbox",
-    "Listener",
-    "Local",
-    "Method",
-    "Noised",
-    "Objective",
-    "PFedMe",
-    "Params",
-    "Parts",
-    "Pass",
-    "Phase",
-    "Result",
-    "Rule",
-    "Scaffold",
-    "ServerStep",
-    "Setting",
-    "State",
-    "Trained",
-    "Transform",
-    "Until",
-    "UserError",
-    "__version__",
-    "resume",
-    "run",
-]
+
+def _parts() -> dict[str, type]:
+    """Everything that the folders of parts register, by its Python name."""
+    registries = [getattr(importlib.import_module(f"consilience.{room}"), _ROOMS[room]) for room in _ROOMS]
+    return {part.__name__: part for registry in registries for part in registry.values()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f"consilience.{_HOME_OF[name]}"), name)
+    elif name[:1].isupper() and name in (parts := _parts()):
+        value = parts[name]
+    else:
         raise AttributeError(f"module 'consilience' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"consilience.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*_HOME_OF, *_parts(), "__version__"})

@@ -1,5 +1,5 @@
 """`python -m consilience`."""
 
-from consilience.cli import main
+from consilience.cli.app import main
 
 main()

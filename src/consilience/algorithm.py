@@ -16,7 +16,7 @@ from torch import Tensor
 
 from consilience import aggregate
 from consilience.client import Client
-from consilience.solver import Solver
+from consilience.learning.solvers import Solver
 from consilience.types import Params, State
 
 

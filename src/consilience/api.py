@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from consilience.algorithm import Algorithm
-from consilience.config import read_config
+from consilience.config.config import read_config
 from consilience.experiment import Listener, Result
 from consilience.experiment import run as run_experiment
-from consilience.run_folder import Existing, RunFolder
+from consilience.experiment.folder import Existing, RunFolder
 
 Method = Algorithm | str | dict[str, Any]
 

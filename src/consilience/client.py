@@ -15,10 +15,11 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from consilience import curvature, numbers, tree
+from consilience import sweeping, tree
+from consilience.learning import curvature
+from consilience.learning.solvers import Solver
+from consilience.learning.task import Task, mean_loss
 from consilience.objectives.base import Objective, Pass
-from consilience.solver import Solver
-from consilience.task import Task, mean_loss
 from consilience.types import Batch, Params, State
 
 Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
@@ -118,8 +119,8 @@ class Client:
             context: Tensors for the objective's `penalty` and `correct`.
         """
         objective = Objective() if objective is None else objective
-        solver, solver_numbers = numbers.split(self.solver)
-        skeleton, objective_numbers = numbers.split(objective)
+        solver, solver_numbers = sweeping.split(self.solver)
+        skeleton, objective_numbers = sweeping.split(objective)
         step = TrainStep(self.task, solver, skeleton, self.clip)
         extras = tree.join(context or {}, {"solver": solver_numbers, "objective": objective_numbers})
         zero = self.samples.new_zeros(())
@@ -180,7 +181,7 @@ class Client:
     ) -> Params:
         """The curvature diagonal of the named parameters (all by default), in evaluation mode.
 
-        The kinds are those of `consilience.curvature`.
+        The kinds are those of `consilience.learning.curvature`.
         """
         chosen = tuple(model["params"]) if names is None else names
         some = model["params"]
@@ -210,7 +211,7 @@ class TrainStep(Step):
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
         """The gradient, the buffers after the forward pass, and the loss."""
-        objective = numbers.join(self.objective, extras["objective"])
+        objective = sweeping.join(self.objective, extras["objective"])
 
         def loss(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
             model = {"params": params, "buffers": carry["buffers"]}
@@ -230,13 +231,13 @@ class TrainStep(Step):
         return {"grads": grads, "buffers": buffers, "tally": tally}
 
     def advance(self, carry: State, found: State, extras: State) -> State:
-        solver = numbers.join(self.solver, extras["solver"])
+        solver = sweeping.join(self.solver, extras["solver"])
         params, state = solver.update(carry["params"], found["grads"], carry)
         tally = tree.add(carry["tally"], found["tally"])
         return {"params": params, "buffers": found["buffers"], **state, "tally": tally}
 
     def advance_in_place(self, carry: State, found: State, extras: State) -> None:
-        solver = numbers.join(self.solver, extras["solver"])
+        solver = sweeping.join(self.solver, extras["solver"])
         solver.update_in_place(carry["params"], found["grads"], carry)
         rest = {group: carry[group] for group in ("buffers", "tally")}
         super().advance_in_place(rest, found, extras)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar, cast
 
+import numpy as np
 from torch import Tensor
 
 Params = dict[str, Tensor]
@@ -33,3 +35,20 @@ class Batch(NamedTuple):
     """0-d int64, the source of every random draw made on this batch (dropout)."""
     full: bool = False
     """Whether it is known, before the numbers are, that all rows count."""
+
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Booleans = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+Part = TypeVar("Part")
+
+
+def registry(module: Mapping[str, object], kind: Callable[..., Part]) -> dict[str, type[Part]]:
+    """The parts of a kind that a module has imported, by the names that configurations use.
+
+    So a new part needs one line: the import in the `__init__` of its folder.
+    """
+    base = cast(type[Part], kind)  # a type checker takes no abstract class for a type[...]
+    parts = [one for one in module.values() if isinstance(one, type) and issubclass(one, base)]
+    return {vars(part)["name"]: part for part in parts if "name" in vars(part)}

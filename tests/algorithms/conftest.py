@@ -19,13 +19,14 @@ from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners import ShardsTwoClasses
-from consilience.engine.batches import Visit, training_plan
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
-from consilience.engine.simulation import Simulation
+from consilience.engine.build import simulate
+from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.scene import Scene
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.star import Star
+from consilience.learning.batches import Visit, training_plan
+from consilience.learning.solvers import SGD, Solver
 from consilience.models import MLP
-from consilience.solver import SGD, Solver
-from consilience.topology import Star
 from consilience.types import Params, State
 
 FEATURES, CLASSES = 6, 3

@@ -12,14 +12,17 @@ from consilience import tree
 from consilience.algorithms.cfa import CFA
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.local import Local
+from consilience.config.entries import read_method
 from consilience.engine.build import simulate
 from consilience.errors import UserError
+from consilience.graphs.complete import Complete
+from consilience.graphs.line import Line
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.method import Composed
-from consilience.methods import read_method
 from consilience.objectives.proximal import Proximal
 from consilience.rules.consensus import Consensus
-from consilience.solver import SGD
-from consilience.topology import Complete, Line, Ring, Star
 
 STILL = SGD(0.0)
 """Local training that changes nothing."""

@@ -15,15 +15,18 @@ from consilience import tree
 from consilience.algorithms.cfa import CFA
 from consilience.algorithms.cfa_ge import CFAGE
 from consilience.algorithms.fedavg import FedAvg
+from consilience.config.entries import read_method
 from consilience.engine.build import simulate
+from consilience.engine.executors.sequential import Sequential
 from consilience.engine.network import Network
-from consilience.engine.sequential import Sequential
 from consilience.errors import UserError
-from consilience.methods import read_method
-from consilience.solver import SGD
+from consilience.graphs.complete import Complete
+from consilience.graphs.line import Line
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.testing import PROPERTIES, check_property, prepare
 from consilience.testing.watching import Watch, watched
-from consilience.topology import Complete, Line, Ring, Star
 from consilience.transforms.clipped import Clipped
 from consilience.transforms.compressed import Compressed
 from consilience.transforms.noised import Noised

@@ -17,9 +17,10 @@ from consilience.algorithms.hwa import HWA
 from consilience.algorithms.moon import MOON
 from consilience.algorithms.scaffold import Scaffold
 from consilience.algorithms.swa import SWA
+from consilience.config.entries import read_method
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
 from consilience.method import Composed
-from consilience.methods import read_method
 from consilience.models import MLP
 from consilience.objectives.base import Objective
 from consilience.objectives.contrastive import Contrastive
@@ -35,7 +36,6 @@ from consilience.rules.krum import Krum
 from consilience.rules.median import Median
 from consilience.server_steps.base import ServerStep
 from consilience.server_steps.relax import Relax
-from consilience.topology import Ring
 
 
 def model(simulation):

@@ -15,12 +15,13 @@ from consilience.algorithms.decdiff_vt import DecDiffVT
 from consilience.algorithms.fedavg import FedAvg
 from consilience.engine.build import simulate
 from consilience.errors import UserError
+from consilience.graphs.line import Line
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
+from consilience.learning.task import Task
 from consilience.method import Composed
 from consilience.objectives.virtual_teacher import VirtualTeacher
 from consilience.rules.bounded_move import BoundedMove
-from consilience.solver import SGD
-from consilience.task import Task
-from consilience.topology import Line, Ring
 
 STILL = SGD(0.0)
 """Local training that changes nothing."""

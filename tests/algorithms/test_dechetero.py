@@ -9,8 +9,11 @@ import torch
 from torch.testing import assert_close
 
 from consilience.algorithms.fedavg import FedAvg
-from consilience.solver import SGD
-from consilience.topology import Complete, ErdosRenyi, Line, Ring
+from consilience.graphs.complete import Complete
+from consilience.graphs.erdos_renyi import ErdosRenyi
+from consilience.graphs.line import Line
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 
 STILL = SGD(0.0)
 """Local training that changes nothing."""

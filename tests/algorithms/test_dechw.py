@@ -13,11 +13,13 @@ from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.fedavg import FedAvg
 from consilience.engine.build import simulate
 from consilience.errors import UserError
+from consilience.graphs.complete import Complete
+from consilience.graphs.line import Line
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 from consilience.method import Composed
 from consilience.rules.by_data import ByData
 from consilience.rules.hessian_weighted import HessianWeighted
-from consilience.solver import SGD
-from consilience.topology import Complete, Line, Ring
 
 STILL = SGD(0.0)
 """Local training that changes nothing; curvature is computed all the same."""

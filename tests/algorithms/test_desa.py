@@ -15,21 +15,25 @@ from torch.testing import assert_close
 
 from consilience.algorithm import Algorithm
 from consilience.algorithms.desa import DESA
+from consilience.algorithms.desa_anchors import Matching, class_rows, embed, mismatch, random_network
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.local import Local
-from consilience.anchors import Matching, class_rows, embed, mismatch, random_network
 from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners import ShardsTwoClasses
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
+from consilience.engine.build import simulate
+from consilience.engine.scene import Scene
 from consilience.errors import UserError
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.complete import Complete
+from consilience.graphs.erdos_renyi import ErdosRenyi
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.models import MLP
 from consilience.objectives.synthetic_anchors import divergence, supervised_contrast
-from consilience.solver import SGD
 from consilience.testing import PROPERTIES, check_property, prepare
-from consilience.topology import Complete, ErdosRenyi, Ring, Star
 
 SMALL = DESA(ipc=2, iterations=2, width=4, depth=2, anchors_per_step=4)
 ALONE = replace(SMALL, lambda_kd=0.0, lambda_reg=0.0, train_on_anchors=False)

@@ -12,11 +12,15 @@ from torch.testing import assert_close
 from consilience import tree
 from consilience.algorithms.dpsgd import DPSGD
 from consilience.algorithms.fedavg import FedAvg
-from consilience.engine.cohort import LocalWork
 from consilience.errors import UserError
-from consilience.solver import SGD
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.base import metropolis
+from consilience.graphs.complete import Complete
+from consilience.graphs.erdos_renyi import ErdosRenyi
+from consilience.graphs.line import Line
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 from consilience.testing import PROPERTIES, check_property, prepare
-from consilience.topology import Complete, ErdosRenyi, Line, Ring, metropolis
 
 ORDERS = ("adapt_then_combine", "combine_then_adapt")
 PRINTED = DPSGD("combine_then_adapt")

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from consilience import tree
 from consilience.algorithms.fagh import FAGH, newton_step
 from consilience.errors import UserError
-from consilience.topology import Ring
+from consilience.graphs.ring import Ring
 
 NEWTON = FAGH(lr=0.7, rho=0.3, beta1=0.0, beta2=0.0)
 """No memory of earlier rounds."""

@@ -12,9 +12,9 @@ from torch.testing import assert_close
 from consilience import tree
 from consilience.algorithms.fedavg import FedAvg
 from consilience.data.partition import Partition
-from consilience.engine.cohort import sample_clients
+from consilience.exchange.cohort import sample_clients
+from consilience.learning.solvers import SGD
 from consilience.rules.by_data import ByData
-from consilience.solver import SGD
 
 
 # 1

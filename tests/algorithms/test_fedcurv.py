@@ -14,10 +14,10 @@ from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.engine.build import simulate
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 from consilience.objectives.base import Pass
 from consilience.objectives.fisher_elastic import FisherElastic
-from consilience.solver import SGD
-from consilience.topology import Ring
 
 CLIENT = SimpleNamespace(solver=SGD(0.1))
 

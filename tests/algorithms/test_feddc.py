@@ -17,6 +17,8 @@ from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.scaffold import Scaffold
 from consilience.client import Trained
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD, Adam
 from consilience.method import Composed
 from consilience.objectives.base import Pass
 from consilience.objectives.drift import DriftVariable
@@ -25,8 +27,6 @@ from consilience.rules.by_data import ByData
 from consilience.rules.hessian_weighted import HessianWeighted
 from consilience.server_steps.add_drift import AddDrift
 from consilience.server_steps.relax import Relax
-from consilience.solver import SGD, Adam
-from consilience.topology import Ring
 
 
 def hub(simulation):

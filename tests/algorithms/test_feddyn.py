@@ -15,14 +15,14 @@ from consilience.algorithms.feddyn import FedDyn
 from consilience.algorithms.fedprox import FedProx
 from consilience.client import Trained
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD, Adam
 from consilience.method import Composed
 from consilience.objectives.base import Objective, Pass
 from consilience.objectives.drift import DynamicRegulariser
 from consilience.objectives.proximal import Proximal
 from consilience.rules.by_data import ByData
 from consilience.server_steps.add_drift import AddDrift
-from consilience.solver import SGD, Adam
-from consilience.topology import Ring
 
 
 def hub(simulation):

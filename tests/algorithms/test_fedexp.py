@@ -14,14 +14,14 @@ from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedexp import FedExP
 from consilience.algorithms.scaffold import Scaffold
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 from consilience.method import Composed
 from consilience.objectives.control_variates import ControlVariates
 from consilience.objectives.proximal import Proximal
 from consilience.rules.by_data import ByData
 from consilience.rules.hessian_weighted import HessianWeighted
 from consilience.server_steps.extrapolate import Extrapolate
-from consilience.solver import SGD
-from consilience.topology import Ring
 
 SCAFFOLD_TOO = Composed(ControlVariates(), ByData("uniform"), Extrapolate())
 

@@ -13,11 +13,11 @@ from consilience import tree
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedga import FedGA
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 from consilience.method import Composed
 from consilience.objectives.aligned_start import AlignedStart
 from consilience.server_steps.relax import Relax
-from consilience.solver import SGD
-from consilience.topology import Ring
 
 SIZES = (7, 3, 10, 1, 5)
 

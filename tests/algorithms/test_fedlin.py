@@ -13,11 +13,11 @@ from torch.testing import assert_close
 from consilience import tree
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedlin import FedLin
-from consilience.engine.batches import Visit, training_plan
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.batches import Visit, training_plan
+from consilience.learning.solvers import SGD
 from consilience.objectives.fresh_gradients import FreshGradients
-from consilience.solver import SGD
-from consilience.topology import Ring
 
 
 def model(simulation):

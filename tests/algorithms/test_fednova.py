@@ -15,12 +15,12 @@ from consilience.algorithms.fedavgm import FedAvgM
 from consilience.algorithms.fednova import FedNova
 from consilience.algorithms.fedprox import FedProx
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD, Adam
 from consilience.method import Composed
 from consilience.objectives.control_variates import ControlVariates
 from consilience.rules.by_data import ByData
 from consilience.rules.normalised_steps import NormalisedSteps, effective_steps
-from consilience.solver import SGD, Adam
-from consilience.topology import Ring
 
 PLAIN, HEAVY = SGD(0.1), SGD(0.1, momentum=0.9, weight_decay=0.01)
 

@@ -15,13 +15,13 @@ from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedavgm import FedAvgM
 from consilience.algorithms.fedyogi import FedYogi
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 from consilience.method import Composed
 from consilience.objectives.proximal import Proximal
 from consilience.rules.hessian_weighted import HessianWeighted
 from consilience.server_steps.adaptive import Adaptive
 from consilience.server_steps.momentum import Momentum
-from consilience.solver import SGD
-from consilience.topology import Ring
 
 METHODS = (FedAvgM, FedAdagrad, FedAdam, FedYogi)
 STEPS = (Momentum(), Adaptive("adagrad"), Adaptive("adam"), Adaptive("yogi"))

@@ -10,9 +10,9 @@ from consilience import tree
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedprox import FedProx
 from consilience.errors import UserError
+from consilience.learning.solvers import SGD
 from consilience.objectives.base import Pass
 from consilience.objectives.proximal import Proximal
-from consilience.solver import SGD
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedsgd import FedSGD
 from consilience.data.partition import Partition
 from consilience.errors import UserError
-from consilience.solver import SGD
-from consilience.topology import Ring
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 
 
 # 1

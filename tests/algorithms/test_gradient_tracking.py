@@ -17,9 +17,13 @@ from consilience.algorithms.gradient_tracking import LAST, TRACKER, GradientTrac
 from consilience.client import Gradient
 from consilience.engine.network import Network
 from consilience.errors import UserError
-from consilience.solver import SGD
+from consilience.graphs.base import metropolis
+from consilience.graphs.complete import Complete
+from consilience.graphs.erdos_renyi import ErdosRenyi
+from consilience.graphs.line import Line
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD
 from consilience.testing import PROPERTIES, check_property, prepare
-from consilience.topology import Complete, ErdosRenyi, Line, Ring, metropolis
 
 ORDERS = ("adapt_then_combine", "combine_then_adapt")
 SIZES = (20, 12, 25, 16, 18)

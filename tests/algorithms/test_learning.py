@@ -22,11 +22,13 @@ from consilience.algorithms.swa import SWA
 from consilience.data import load
 from consilience.data.partition import partition
 from consilience.data.partitioners import ShardsTwoClasses
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
+from consilience.engine.build import simulate
+from consilience.engine.scene import Scene
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.erdos_renyi import ErdosRenyi
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.models import MLP
-from consilience.solver import SGD
-from consilience.topology import ErdosRenyi, Star
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,12 @@ from consilience.algorithms.local import Local
 from consilience.data import load
 from consilience.data.partition import partition
 from consilience.data.partitioners import ShardsTwoClasses
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
+from consilience.engine.build import simulate
+from consilience.engine.scene import Scene
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.erdos_renyi import ErdosRenyi
+from consilience.learning.solvers import SGD
 from consilience.models import MLP
-from consilience.solver import SGD
-from consilience.topology import ErdosRenyi
 
 
 @functools.cache

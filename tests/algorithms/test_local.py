@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from consilience import tree
 from consilience.algorithms.local import Local
 from consilience.data.partition import Partition
-from consilience.topology import Ring
+from consilience.graphs.ring import Ring
 
 
 def memories(simulation):

@@ -14,7 +14,7 @@ from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.scaffold import Scaffold
 from consilience.engine.build import simulate
 from consilience.errors import UserError
-from consilience.solver import SGD
+from consilience.learning.solvers import SGD
 
 
 def moved(scene, play, **options):

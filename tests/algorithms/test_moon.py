@@ -17,15 +17,15 @@ from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.moon import MOON
 from consilience.algorithms.swa import SWA
 from consilience.client import Trained
-from consilience.engine.batches import Visit, training_plan
 from consilience.engine.build import simulate
 from consilience.errors import UserError
+from consilience.graphs.complete import Complete
+from consilience.learning.batches import Visit, training_plan
+from consilience.learning.solvers import SGD
+from consilience.learning.task import Task
 from consilience.models import Classifier
 from consilience.objectives.base import Pass
 from consilience.objectives.contrastive import Contrastive
-from consilience.solver import SGD
-from consilience.task import Task
-from consilience.topology import Complete
 from consilience.types import Batch
 
 CPU = torch.device("cpu")

@@ -15,16 +15,18 @@ from consilience.algorithms.pfedme import MoreauStep, PFedMe
 from consilience.data import load
 from consilience.data.partition import partition
 from consilience.data.partitioners import ShardsTwoClasses
-from consilience.engine.batches import Visit, training_plan
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
-from consilience.engine.lanes import Batched
-from consilience.engine.simulation import Simulation
+from consilience.engine.build import simulate
+from consilience.engine.executors.lanes import Batched
+from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.scene import Scene
 from consilience.errors import UserError
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.batches import Visit, training_plan
+from consilience.learning.solvers import SGD, Adam
+from consilience.learning.task import Output
 from consilience.models import MLP
-from consilience.solver import SGD, Adam
-from consilience.task import Output
-from consilience.topology import Ring, Star
 from consilience.types import Batch
 
 

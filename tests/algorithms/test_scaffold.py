@@ -16,12 +16,12 @@ from consilience.algorithms.fedsgd import FedSGD
 from consilience.algorithms.scaffold import Scaffold
 from consilience.client import Trained
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.learning.solvers import SGD, Adam
 from consilience.method import Composed
 from consilience.objectives.base import Objective
 from consilience.objectives.control_variates import ControlVariates
 from consilience.rules.by_data import ByData
-from consilience.solver import SGD, Adam
-from consilience.topology import Ring
 
 
 def controls(simulation):

@@ -17,6 +17,7 @@ from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.swa import SWA
 from consilience.engine.build import simulate
 from consilience.errors import UserError
+from consilience.learning.solvers import SGD
 from consilience.models import MLP
 from consilience.rules.by_data import ByData
 from consilience.rules.gaussianity import (
@@ -27,7 +28,6 @@ from consilience.rules.gaussianity import (
     k_statistics,
     renyi,
 )
-from consilience.solver import SGD
 
 DISTANCES = ["hos", "renyi0", "renyi0.5", "renyi1", "renyi2"]
 SIZES = [1, 2, 5, 3]

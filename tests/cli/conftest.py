@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience import cli
+from consilience.cli import app as cli
 
 TINY = """
 name: tiny

@@ -13,10 +13,10 @@ import pytest
 import torch
 import yaml
 
-from consilience import experiment
-from consilience.config import read_config
+from consilience.config.config import read_config
 from consilience.experiment import Arm, Listener
-from consilience.run_folder import RunFolder
+from consilience.experiment import run as experiment
+from consilience.experiment.folder import RunFolder
 
 REFUSED = [
     # (overrides, what the line says)

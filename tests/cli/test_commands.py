@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from consilience import experiment
+from consilience import __version__
+from consilience.algorithms import METHODS
+from consilience.cli.display import LiveDisplay, PlainDisplay
 from consilience.config import load_config
 from consilience.data.sources import SOURCES
-from consilience.display import LiveDisplay, PlainDisplay
+from consilience.experiment import run as experiment
 from consilience.models import MODELS
-from consilience.registry import METHODS
-from consilience.version import __version__
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from consilience.version import __version__
+from consilience import __version__
 
 FRAGILE = """
 name: fragile

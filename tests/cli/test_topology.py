@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from consilience import display, experiment
+from consilience.cli import display
 from consilience.config import load_config
 from consilience.engine.build import simulate
+from consilience.experiment import run as experiment
 from consilience.report.graphs import graph_statistics
 
 GRAPH = "topology={name: erdos_renyi, p: 0.3}"

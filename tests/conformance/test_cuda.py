@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from consilience.algorithms import METHODS
 from consilience.algorithms.desa import DESA
-from consilience.registry import METHODS
 from consilience.testing import PROPERTIES, Property, check_property, prepare
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

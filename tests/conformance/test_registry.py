@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consilience.algorithm import Algorithm
+from consilience.algorithms import METHODS
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.desa import DESA
 from consilience.algorithms.fagh import FAGH
@@ -16,7 +17,6 @@ from consilience.algorithms.swa import SWA
 from consilience.method import Composed
 from consilience.objectives.base import Objective
 from consilience.objectives.proximal import Proximal
-from consilience.registry import METHODS
 from consilience.rules.by_data import ByData
 from consilience.rules.hessian_weighted import HessianWeighted
 from consilience.server_steps.relax import Relax

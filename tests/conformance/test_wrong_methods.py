@@ -14,7 +14,7 @@ from consilience import tree
 from consilience.algorithm import Algorithm
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedprox import FedProx
-from consilience.solver import Adam
+from consilience.learning.solvers import Adam
 from consilience.testing import CLASSES, INPUTS, PROPERTIES, check_algorithm
 
 COUNTER = itertools.count()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.listings import methods_page
+from consilience.cli.listings import methods_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -9,19 +9,22 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from consilience import tree
+from consilience import tree, wire
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.local import Local
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
-from consilience.deploy import wire
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
+from consilience.engine.build import simulate
 from consilience.engine.network import Network
+from consilience.engine.scene import Scene
 from consilience.errors import UserError
-from consilience.solver import SGD
-from consilience.topology import Complete, ErdosRenyi, Ring, Star
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.complete import Complete
+from consilience.graphs.erdos_renyi import ErdosRenyi
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.transforms.compressed import Compressed
 
 NODES = 6

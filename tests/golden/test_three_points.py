@@ -29,10 +29,12 @@ from consilience.algorithms.scaffold import Scaffold
 from consilience.algorithms.swa import SWA
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
-from consilience.solver import SGD
-from consilience.topology import Line, Star
+from consilience.engine.build import simulate
+from consilience.engine.scene import Scene
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.line import Line
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 
 POINTS = np.array([[1.0, -0.5], [0.5, 2.0], [-1.5, 0.75]])
 LABELS = np.array([0, 1, 1])

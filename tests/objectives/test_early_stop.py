@@ -12,12 +12,13 @@ from torch.testing import assert_close
 
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
+from consilience.engine.build import simulate
+from consilience.engine.scene import Scene
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.method import Composed
 from consilience.objectives.base import Objective
-from consilience.solver import SGD
-from consilience.topology import Star
 
 EPOCHS = 4
 

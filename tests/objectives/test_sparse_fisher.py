@@ -6,16 +6,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from consilience import tree
+from consilience import tree, wire
 from consilience.algorithms.fedcurv import FedCurv
-from consilience.deploy import wire
-from consilience.engine.simulation import Simulation
+from consilience.engine.rounds.simulation import Simulation
 from consilience.errors import UserError
 from consilience.objectives.fisher_elastic import FisherElastic, unpack
-from consilience.packing import concatenated
 from consilience.testing import perceptron, prepare
 from consilience.testing.federation import Layout, simulation_of
 from consilience.testing.watching import Watch, watched
+from consilience.tree import concatenated
 
 SIZE = sum(value.numel() for value in perceptron().parameters())
 TERMS = ("fisher", "fisher_params")

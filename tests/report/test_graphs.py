@@ -9,20 +9,17 @@ import pytest
 from PIL import Image
 
 from consilience.errors import UserError
+from consilience.graphs.barabasi_albert import BarabasiAlbert
+from consilience.graphs.base import Topology, metropolis
+from consilience.graphs.complete import Complete
+from consilience.graphs.erdos_renyi import ErdosRenyi
+from consilience.graphs.grid import Grid
+from consilience.graphs.line import Line
+from consilience.graphs.random_regular import RandomRegular
+from consilience.graphs.ring import Ring
+from consilience.graphs.star_graph import StarGraph
+from consilience.graphs.watts_strogatz import WattsStrogatz
 from consilience.report.graphs import GraphStatistics, graph_figure, graph_plot, graph_statistics
-from consilience.topology import (
-    BarabasiAlbert,
-    Complete,
-    ErdosRenyi,
-    Grid,
-    Line,
-    RandomRegular,
-    Ring,
-    StarGraph,
-    Topology,
-    WattsStrogatz,
-    metropolis,
-)
 
 GRAPHS: list[tuple[Topology, int]] = [
     (Line(), 1),

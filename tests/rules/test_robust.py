@@ -12,14 +12,19 @@ from torch.testing import assert_close
 
 from consilience import tree
 from consilience.algorithm import Inbox, Setting
+from consilience.config.entries import read_method
 from consilience.data import load
 from consilience.data.partition import partition
 from consilience.data.partitioners import Iid
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
+from consilience.engine.build import simulate
+from consilience.engine.scene import Scene
 from consilience.errors import UserError
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.complete import Complete
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.method import Composed
-from consilience.methods import read_method
 from consilience.models import MLP
 from consilience.objectives.proximal import Proximal
 from consilience.rules import robust
@@ -29,9 +34,7 @@ from consilience.rules.krum import Krum
 from consilience.rules.median import Median
 from consilience.rules.trimmed_mean import TrimmedMean
 from consilience.server_steps.relax import Relax
-from consilience.solver import SGD
 from consilience.testing import PROPERTIES, check_property, prepare
-from consilience.topology import Complete, Ring, Star
 
 ROBUST = {
     "median": Median(),

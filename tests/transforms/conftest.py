@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from consilience.algorithm import Algorithm
-from consilience.engine.simulation import Record, Simulation
+from consilience.engine.rounds.simulation import Record, Simulation
+from consilience.graphs.base import Topology
 from consilience.testing import prepare
 from consilience.testing.federation import Layout, simulation_of
 from consilience.testing.watching import Place, Watch, watched
-from consilience.topology import Topology
 from consilience.types import State
 
 

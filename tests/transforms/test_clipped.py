@@ -14,7 +14,8 @@ from consilience.algorithms.fedsgd import FedSGD
 from consilience.algorithms.hwa import HWA
 from consilience.algorithms.scaffold import Scaffold
 from consilience.errors import UserError
-from consilience.topology import Ring, Star
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
 from consilience.transforms.clipped import Clipped
 from consilience.transforms.noised import Noised
 

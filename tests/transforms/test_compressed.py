@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from consilience import tree
+from consilience import tree, wire
 from consilience.algorithm import Algorithm, Setting
 from consilience.algorithms.dechw import DecHW
 from consilience.algorithms.fagh import FAGH
@@ -19,17 +19,18 @@ from consilience.algorithms.fedlin import FedLin
 from consilience.algorithms.fedsgd import FedSGD
 from consilience.algorithms.hwa import HWA
 from consilience.algorithms.scaffold import Scaffold
-from consilience.deploy import wire
 from consilience.errors import UserError
-from consilience.packing import concatenated
-from consilience.solver import SGD
+from consilience.graphs.complete import Complete
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD
 from consilience.testing import perceptron, prepare
 from consilience.testing.federation import Layout, simulation_of
 from consilience.testing.watching import Watch, watched
-from consilience.topology import Complete, Ring, Star
 from consilience.transforms.clipped import Clipped
 from consilience.transforms.compressed import Compressed, decode
 from consilience.transforms.noised import Noised
+from consilience.tree import concatenated
 
 SIZE = sum(value.numel() for value in perceptron().parameters())
 TENSORS = len(list(perceptron().parameters()))

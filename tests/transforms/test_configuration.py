@@ -7,15 +7,15 @@ import torch
 
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.hwa import HWA
-from consilience.config import read_config
+from consilience.config.config import read_config
+from consilience.config.entries import read_method
 from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 from consilience.experiment import Listener, plan, resume, run
+from consilience.experiment.folder import RunFolder
 from consilience.method import Composed
-from consilience.methods import read_method
 from consilience.objectives.proximal import Proximal
-from consilience.registry import TRANSFORMS
-from consilience.run_folder import RunFolder
+from consilience.transforms import TRANSFORMS
 from consilience.transforms.clipped import Clipped
 from consilience.transforms.compressed import Compressed
 from consilience.transforms.noised import Noised

@@ -18,8 +18,10 @@ from consilience.algorithms.hwa import HWA
 from consilience.algorithms.local import Local
 from consilience.algorithms.scaffold import Scaffold
 from consilience.errors import UserError
-from consilience.topology import Ring, Star
-from consilience.transforms.noised import Noised, normals
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.randomness import normals
+from consilience.transforms.noised import Noised
 
 METHODS = [FedAvg(), HWA(), FedCurv(), Scaffold(), FedSGD(), FAGH(), FedLin(), DecHW(), Local()]
 KEYS = torch.tensor([3, 2**62 - 5, -17])
@@ -50,7 +52,7 @@ def test_the_numbers_of_other_keys_streams_and_places_are_unrelated():
 
 def test_the_most_extreme_draws_are_finite(monkeypatch):
     ends = torch.tensor([-(2**31), 2**31 - 1], dtype=torch.int32)
-    monkeypatch.setattr("consilience.transforms.noised.keyed_bits", lambda *_: ends)
+    monkeypatch.setattr("consilience.learning.randomness.keyed_bits", lambda *_: ends)
     draws = normals(KEYS[0], 0, torch.empty(2))
     assert_close(draws, torch.tensor([1, -1]) * NormalDist().inv_cdf(2**-33), rtol=1e-5, atol=0)
 

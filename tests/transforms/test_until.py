@@ -16,13 +16,14 @@ from consilience.algorithms.fedlin import FedLin
 from consilience.algorithms.hwa import HWA
 from consilience.algorithms.local import Local
 from consilience.algorithms.scaffold import Scaffold
-from consilience.engine.simulation import Simulation
+from consilience.engine.rounds.simulation import Simulation
 from consilience.errors import UserError
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
 from consilience.method import Composed
 from consilience.rules.hessian_weighted import HessianWeighted
 from consilience.testing import prepare
 from consilience.testing.federation import Layout, simulation_of
-from consilience.topology import Ring, Star
 from consilience.transforms.compressed import Compressed
 from consilience.transforms.noised import Noised
 from consilience.transforms.until import Until

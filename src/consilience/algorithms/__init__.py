@@ -1,1 +1,53 @@
-"""The papers' methods, one file each: a named composition of parts, or a full algorithm."""
+"""Methods: one paper a file. A method is registered by the line that imports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consilience.algorithm import Algorithm, Init
+from consilience.algorithms.cfa import CFA as CFA
+from consilience.algorithms.cfa_ge import CFAGE as CFAGE
+from consilience.algorithms.decdiff import DecDiff as DecDiff
+from consilience.algorithms.decdiff_vt import DecDiffVT as DecDiffVT
+from consilience.algorithms.dechw import DecHW as DecHW
+from consilience.algorithms.dechw import DecHWStar as DecHWStar
+from consilience.algorithms.desa import DESA as DESA
+from consilience.algorithms.dpsgd import DPSGD as DPSGD
+from consilience.algorithms.fagh import FAGH as FAGH
+from consilience.algorithms.fedadagrad import FedAdagrad as FedAdagrad
+from consilience.algorithms.fedadam import FedAdam as FedAdam
+from consilience.algorithms.fedavg import FedAvg as FedAvg
+from consilience.algorithms.fedavgm import FedAvgM as FedAvgM
+from consilience.algorithms.fedcurv import FedCurv as FedCurv
+from consilience.algorithms.feddc import FedDC as FedDC
+from consilience.algorithms.feddyn import FedDyn as FedDyn
+from consilience.algorithms.fedexp import FedExP as FedExP
+from consilience.algorithms.fedga import FedGA as FedGA
+from consilience.algorithms.fedlin import FedLin as FedLin
+from consilience.algorithms.fednova import FedNova as FedNova
+from consilience.algorithms.fedprox import FedProx as FedProx
+from consilience.algorithms.fedsgd import FedSGD as FedSGD
+from consilience.algorithms.fedyogi import FedYogi as FedYogi
+from consilience.algorithms.gradient_tracking import GradientTracking as GradientTracking
+from consilience.algorithms.hwa import HWA as HWA
+from consilience.algorithms.local import Local as Local
+from consilience.algorithms.moon import MOON as MOON
+from consilience.algorithms.pfedme import PFedMe as PFedMe
+from consilience.algorithms.scaffold import Scaffold as Scaffold
+from consilience.algorithms.swa import SWA as SWA
+from consilience.types import registry
+
+METHODS = registry(globals(), Algorithm)
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Another name for a method in a certain setting."""
+
+    method: str
+    init: Init
+    """How models start under this name."""
+
+
+ALIASES = {"dechetero": Alias("fedavg", "different"), "dechomo": Alias("fedavg", "common")}
+"""FedAvg on a graph, as the DecHW paper calls it."""

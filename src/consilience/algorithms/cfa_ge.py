@@ -29,7 +29,7 @@ from consilience.client import Client
 from consilience.errors import UserError
 from consilience.method import GRADIENT, MERGED, Method, Parts
 from consilience.rules.consensus import Consensus, Epsilon, Mode
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative
 from consilience.types import State
 
 

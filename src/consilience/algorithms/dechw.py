@@ -19,8 +19,8 @@ from typing import ClassVar, Literal, final
 
 from consilience.algorithm import Algorithm, Family, Setting
 from consilience.client import Client
-from consilience.curvature import Kind
 from consilience.errors import UserError
+from consilience.learning.curvature import Kind
 from consilience.method import Composed, Method, Parts
 from consilience.objectives.base import Objective
 from consilience.rules.by_data import ByData, Weighting

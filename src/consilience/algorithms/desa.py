@@ -2,10 +2,10 @@
 
 Huang, Srinivas, Zhang, Li: Overcoming Data and Model Heterogeneities in Decentralized Federated Learning
 via Synthetic Anchors (ICML 2024). Once, every client makes `ipc` images of each class whose features match
-those of its own data (`consilience.anchors`), and everybody takes the pixel-wise mean over all clients of the
-s-th image of class c: the anchors. In every round a node trains its own model with
+those of its own data (`desa_anchors`), and everybody takes the pixel-wise mean over all clients of the s-th
+image of class c: the anchors. In every round a node trains its own model with
 
-    lambda_ori CE + lambda_kd L_KD + lambda_reg L_REG      (`consilience.objectives.synthetic_anchors`)
+    lambda_ori CE + lambda_kd L_KD + lambda_reg L_REG      (`objectives.synthetic_anchors`)
 
 where the teacher of L_KD is the mean of its neighbours' logits of the anchors, in evaluation mode. Only
 anchors, once, and then logits travel. Images of a class that a client lacks stay noise, which the mean
@@ -31,13 +31,12 @@ from torch import Tensor
 
 from consilience import aggregate
 from consilience.algorithm import Algorithm, Family, Inbox, Phase, Setting, nothing
-from consilience.anchors import NOISE_STREAM, Matching, class_rows
+from consilience.algorithms.desa_anchors import NOISE_STREAM, Matching, class_rows
 from consilience.client import Client
 from consilience.errors import UserError
-from consilience.numbers import is_zero, replace
+from consilience.learning.randomness import normals
 from consilience.objectives.synthetic_anchors import Reduction, SyntheticAnchors
-from consilience.solver import check_non_negative
-from consilience.transforms.noised import normals
+from consilience.sweeping import check_non_negative, is_zero, replace
 from consilience.types import Batch, State
 
 AT_ONCE = 100

@@ -27,7 +27,7 @@ from consilience import tree
 from consilience.algorithm import Algorithm, Family, Inbox, Phase, Setting
 from consilience.client import Client
 from consilience.errors import UserError
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative
 from consilience.types import Params, State
 
 

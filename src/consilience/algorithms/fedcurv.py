@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from consilience.algorithm import Family
-from consilience.curvature import Kind
+from consilience.learning.curvature import Kind
 from consilience.method import Method, Parts
 from consilience.objectives.fisher_elastic import FisherElastic
 from consilience.rules.by_data import ByData, Weighting

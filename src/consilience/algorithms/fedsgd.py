@@ -13,7 +13,7 @@ from typing import ClassVar, final
 from consilience import tree
 from consilience.algorithm import Algorithm, Family, Inbox, Setting
 from consilience.client import Client
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative
 from consilience.types import State
 
 

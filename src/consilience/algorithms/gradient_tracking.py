@@ -28,7 +28,7 @@ from consilience import tree
 from consilience.algorithm import Algorithm, Family, Inbox, Setting
 from consilience.algorithms.dpsgd import Order
 from consilience.client import Client
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative
 from consilience.types import State
 
 TRACKER, LAST = "tracker", "last_gradient"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 from consilience.algorithm import Family
-from consilience.curvature import Kind
+from consilience.learning.curvature import Kind
 from consilience.method import Method, Parts
 from consilience.rules.by_data import Weighting
 from consilience.rules.hessian_weighted import Form, HessianWeighted

@@ -22,14 +22,14 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from consilience import numbers, tree
+from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Family, Inbox, Setting
 from consilience.client import Client, Step
 from consilience.errors import UserError
-from consilience.numbers import is_zero
+from consilience.learning.solvers import SGD, Solver
+from consilience.learning.task import Task, mean_loss
 from consilience.server_steps.relax import Relax
-from consilience.solver import SGD, Solver, check_non_negative
-from consilience.task import Task, mean_loss
+from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import Batch, Number, Params, State
 
 PERSONAL = "personal"
@@ -63,8 +63,8 @@ class PFedMe(Algorithm):
         return {PERSONAL: model["params"]}
 
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
-        method, method_numbers = numbers.split(self)
-        solver, solver_numbers = numbers.split(client.solver)
+        method, method_numbers = sweeping.split(self)
+        solver, solver_numbers = sweeping.split(client.solver)
         step = MoreauStep(client.task, method, solver, client.clip)
         zero = client.samples.new_zeros(())
         carry = {
@@ -103,7 +103,7 @@ class MoreauStep(Step):
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
         """The personal model after its search, and the loss before it."""
-        method = numbers.join(self.method, extras["method"])
+        method = sweeping.join(self.method, extras["method"])
         model = {"params": carry[PERSONAL], "buffers": carry["buffers"]}
         losses: list[Tensor] = []
         for _ in range(method.inner_steps):
@@ -138,8 +138,8 @@ class MoreauStep(Step):
         return not extras["method"] and not extras["solver"]
 
     def _pull(self, extras: State) -> Number:
-        method = numbers.join(self.method, extras["method"])
-        return numbers.join(self.solver, extras["solver"]).lr * method.strength
+        method = sweeping.join(self.method, extras["method"])
+        return sweeping.join(self.solver, extras["solver"]).lr * method.strength
 
     def _gradient(self, model: State, batch: Batch) -> tuple[Params, Tensor, Params]:
         """The gradient of the batch's mean loss, that loss, and the buffers after the pass."""

@@ -13,9 +13,9 @@ from typing import ClassVar, final
 
 from consilience.algorithm import Family
 from consilience.method import Method, Parts
-from consilience.numbers import is_zero
 from consilience.objectives.contrastive import Contrastive
 from consilience.rules.gaussianity import Distance, Form, Gaussianity, Sign
+from consilience.sweeping import is_zero
 
 
 @final

@@ -23,8 +23,8 @@ from rich.progress import (
 )
 
 from consilience.data.sources import PublishedFile, data_directory, find
+from consilience.environment import Environment
 from consilience.errors import UserError
-from consilience.settings import Settings
 
 # Called with a file's name, the bytes there so far and the bytes in all (None if unknown).
 Report = Callable[[str, int, int | None], None]
@@ -55,7 +55,7 @@ def get(
     source, directory = find(name), data_directory(root)
     if source.format == "femnist":
         raise UserError(LEAF_ADVICE.format(folder=directory / source.folder))
-    base = mirror or Settings().mirror
+    base = mirror or Environment().mirror
     pending = [file for file in source.files if _fault(directory / file.path, file) is not None]
     with _reporting(progress) as report:
         for position, file in enumerate(pending):

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from consilience.environment import Environment
 from consilience.errors import unknown
-from consilience.settings import Settings
 
 Format = Literal["sample", "idx", "emnist", "cifar", "tiny-imagenet", "femnist"]
 
@@ -82,7 +82,7 @@ def find(name: str) -> Source:
 
 def data_directory(root: Path | None = None) -> Path:
     """Where data sets are kept: `root`, else the variable CONSILIENCE_DATA, else the user's cache."""
-    return root if root is not None else Settings().data.expanduser()
+    return root if root is not None else Environment().data.expanduser()
 
 
 def _idx_members(prefix: str, test: str) -> tuple[str, ...]:

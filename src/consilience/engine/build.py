@@ -5,36 +5,32 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, cast
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from consilience import numbers, tree
-from consilience.algorithm import Algorithm, Init, Setting
-from consilience.coordinate import Coordinate
-from consilience.data.dataset import Dataset, Normalisation, normalisation
-from consilience.data.partition import Partition
-from consilience.engine.batches import Pool
-from consilience.engine.cohort import TEST_ROWS, LocalWork
-from consilience.engine.determinism import Precision
-from consilience.engine.executor import Executor
-from consilience.engine.lanes import Batched
+from consilience import sweeping, tree
+from consilience.algorithm import Algorithm, Setting
+from consilience.data.dataset import Dataset, normalisation
+from consilience.engine.executors.base import Executor
+from consilience.engine.executors.lanes import Batched
+from consilience.engine.executors.sequential import Sequential
 from consilience.engine.network import Network
-from consilience.engine.randomness import Purpose, generator, torch_seed
-from consilience.engine.sequential import Sequential
-from consilience.engine.simulation import Simulation
+from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.scene import ExecutorName, Scene
 from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
-from consilience.solver import Solver
-from consilience.task import Task
-from consilience.topology import Adjacency, Topology
+from consilience.exchange.cohort import TEST_ROWS
+from consilience.graphs.base import Adjacency
+from consilience.learning.batches import Pool
+from consilience.learning.randomness import Purpose, generator, torch_seed
+from consilience.learning.solvers import Solver
+from consilience.learning.task import Task
 from consilience.types import State
-
-ExecutorName = Literal["auto", "batched", "sequential"]
 
 STATES_PER_JOB = 12
 """Models' worth of memory that one job of a cohort takes: states, gradients, messages and copies."""
@@ -48,43 +44,6 @@ FULL = 5e10
 STACKED_ROWS = 512
 """On a CPU, clients are stacked while their batches together have no more rows: small products leave the
 processor waiting for Python. Stacked convolutions are slow ones there, so those are never stacked."""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """Everything about a setting but the methods."""
-
-    dataset: Dataset
-    build: Callable[[], nn.Module]
-    partitions: Mapping[int, Partition]
-    """By seed."""
-    topology: Topology
-    work: LocalWork
-    participation: int
-    failure_rate: float = 0.0
-    network: Network = field(default_factory=Network)
-    init: Init = "common"
-    normalize: Normalisation = "half"
-    executor: ExecutorName = "auto"
-    lanes: int | None = None
-    """How many clients train side by side; None: as many as memory allows."""
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    dtype: torch.dtype = torch.float32
-    precision: Precision = "fp32"
-    compiled: bool = False
-    """Whether steps are compiled, on a GPU; those that fill it are not."""
-    coordinates: tuple[Coordinate, ...] = ()
-    """Parameters whose curvature and weight are recorded at every node of a graph."""
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds, in their order."""
-        return list(self.partitions)
-
-    @property
-    def population(self) -> int:
-        """The number of clients."""
-        return len(next(iter(self.partitions.values())).shards)
 
 
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
@@ -109,8 +68,8 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     task = _task(scene)
     variants = _for_data(scene.dataset, variants)
     replicas = _replicas(scene, len(variants))
-    method, method_numbers = numbers.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
-    solver, solver_numbers = numbers.merge_variants([s for _, s in variants], scene.dtype, scene.device)
+    method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
+    solver, solver_numbers = sweeping.merge_variants([s for _, s in variants], scene.dtype, scene.device)
     _refuse(scene, task, variants)
     pool = _pool(scene)
     initial = {seed: _initial(scene, task, seed) for seed in scene.seeds}
@@ -144,7 +103,7 @@ def _for_data(
             for entry in fields(cast(Any, algorithm))
             if isinstance(value := getattr(algorithm, entry.name), Algorithm)
         }
-        whole = numbers.replace(algorithm, wrapped) if wrapped else algorithm
+        whole = sweeping.replace(algorithm, wrapped) if wrapped else algorithm
         return whole.for_data(dataset.shape, dataset.classes)
 
     return [(tell(algorithm), solver) for algorithm, solver in variants]

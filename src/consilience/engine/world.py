@@ -9,15 +9,15 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from consilience.coordinate import Coordinate
-from consilience.engine.batches import Booleans, IntArray, Pool
-from consilience.engine.cohort import Cohort, Job, LocalWork
-from consilience.engine.executor import Executor
+from consilience.engine.executors.base import Executor
 from consilience.engine.network import Network
-from consilience.solver import Solver
-from consilience.task import Task
-from consilience.topology import Adjacency
-from consilience.types import Params, State
+from consilience.exchange.cohort import Cohort, Job, LocalWork
+from consilience.graphs.base import Adjacency
+from consilience.learning.batches import Pool
+from consilience.learning.coordinate import Coordinate
+from consilience.learning.solvers import Solver
+from consilience.learning.task import Task
+from consilience.types import Booleans, IntArray, Params, State
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from consilience import tree
-from consilience.numbers import is_zero
 from consilience.objectives.base import Objective
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import Params, State
 
 if TYPE_CHECKING:

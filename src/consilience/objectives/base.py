@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from consilience.task import Output, Task
+from consilience.learning.task import Output, Task
 from consilience.types import Batch, Params, State
 
 if TYPE_CHECKING:

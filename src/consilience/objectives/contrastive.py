@@ -21,10 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from consilience.errors import UserError
-from consilience.numbers import is_zero
+from consilience.learning.task import Output, mean_loss
 from consilience.objectives.base import Objective, Pass
-from consilience.solver import check_non_negative
-from consilience.task import Output, mean_loss
+from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import State
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 from consilience import tree
-from consilience.numbers import is_zero
+from consilience.learning.solvers import SGD
 from consilience.objectives.base import Objective
 from consilience.rules.by_data import ByData
-from consilience.solver import SGD
+from consilience.sweeping import is_zero
 from consilience.types import Params, State
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import UserError
-from consilience.numbers import is_zero
+from consilience.learning.solvers import SGD
 from consilience.objectives.base import Objective, Pass
 from consilience.rules.by_data import ByData
-from consilience.solver import SGD, check_non_negative
+from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import Params, State
 
 if TYPE_CHECKING:

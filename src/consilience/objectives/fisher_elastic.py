@@ -29,12 +29,11 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.curvature import Kind
 from consilience.errors import UserError
-from consilience.numbers import is_zero
+from consilience.learning.curvature import Kind
 from consilience.objectives.base import Objective, Pass
-from consilience.packing import concatenated, divided, largest, size_of, spread, taken
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative, is_zero
+from consilience.tree import concatenated, divided, largest, size_of, spread, taken
 from consilience.types import Params, State
 
 if TYPE_CHECKING:

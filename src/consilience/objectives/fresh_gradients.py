@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 from torch import Tensor
 
-from consilience import numbers, tree
+from consilience import sweeping, tree
+from consilience.learning.task import mean_loss
 from consilience.objectives.base import Objective, Pass
-from consilience.task import mean_loss
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class FreshGradients(Objective):
         if not self.divide_lr:
             return client
         solver = client.solver
-        return replace(client, solver=numbers.replace(solver, {"lr": solver.lr / client.steps}))
+        return replace(client, solver=sweeping.replace(solver, {"lr": solver.lr / client.steps}))
 
     def context(self, client: Client, down: State, memory: State) -> State:
         return {

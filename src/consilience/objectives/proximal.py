@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, final
 from torch import Tensor
 
 from consilience import tree
-from consilience.numbers import is_zero
 from consilience.objectives.base import Objective, Pass
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import State
 
 if TYPE_CHECKING:

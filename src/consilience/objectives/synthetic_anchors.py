@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from consilience.modules import keyed_bits
-from consilience.numbers import is_zero
+from consilience.learning.randomness import keyed_bits
+from consilience.learning.task import Task, mean_loss
 from consilience.objectives.base import Objective, Pass
-from consilience.task import Task, mean_loss
+from consilience.sweeping import is_zero
 from consilience.types import Batch, Number, State
 
 Reduction = Literal["batchmean", "released"]

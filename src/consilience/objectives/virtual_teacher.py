@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from consilience.errors import UserError
-from consilience.numbers import is_zero
+from consilience.learning.task import Task
 from consilience.objectives.base import Objective
-from consilience.task import Task
+from consilience.sweeping import is_zero
 from consilience.types import Number
 
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from scipy.sparse.csgraph import connected_components, shortest_path
 
 from consilience.errors import UserError
-from consilience.topology import Adjacency, metropolis
+from consilience.graphs.base import Adjacency, metropolis
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,12 +13,12 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from consilience.graphs.base import Adjacency
 from consilience.report.bubbles import FONT, INK, POINTS_PER_INCH
 from consilience.report.graphs import EDGE, layout
 from consilience.report.node_records import Floats, Peers, final_accuracies, methods_by_setting
 from consilience.report.plots import COLUMNS, canvas, folded, save
 from consilience.report.summary import Record
-from consilience.topology import Adjacency
 
 MAPPED = 400
 """The most nodes that a map has room for; finding places for more would take minutes."""

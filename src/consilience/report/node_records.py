@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from consilience.errors import UserError
+from consilience.graphs.base import Adjacency
 from consilience.report.summary import Record, runs_by_method
-from consilience.topology import Adjacency
 
 Floats = npt.NDArray[np.float64]
 Runs = Mapping[int, Mapping[int, Record]]

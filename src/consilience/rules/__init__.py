@@ -1,1 +1,18 @@
-"""How a hub weighs what it hears: one idea a file."""
+"""How a hub weighs what it hears: one idea a file, registered by the line that imports it."""
+
+from __future__ import annotations
+
+from consilience.rules.base import Rule as Rule
+from consilience.rules.bounded_move import BoundedMove as BoundedMove
+from consilience.rules.by_data import ByData as ByData
+from consilience.rules.consensus import Consensus as Consensus
+from consilience.rules.gaussianity import Gaussianity as Gaussianity
+from consilience.rules.geometric_median import GeometricMedian as GeometricMedian
+from consilience.rules.hessian_weighted import HessianWeighted as HessianWeighted
+from consilience.rules.krum import Krum as Krum
+from consilience.rules.median import Median as Median
+from consilience.rules.normalised_steps import NormalisedSteps as NormalisedSteps
+from consilience.rules.trimmed_mean import TrimmedMean as TrimmedMean
+from consilience.types import registry
+
+RULES = registry(globals(), Rule)

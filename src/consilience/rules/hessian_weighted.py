@@ -34,12 +34,12 @@ import torch
 from torch import Tensor
 
 from consilience import aggregate, tree
-from consilience.curvature import Kind
 from consilience.errors import UserError
+from consilience.learning.curvature import Kind
 from consilience.rules import robust
 from consilience.rules.base import Rule
 from consilience.rules.by_data import Weighting
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative
 from consilience.types import Params, State
 
 if TYPE_CHECKING:

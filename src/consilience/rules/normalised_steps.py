@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from consilience import aggregate
-from consilience.numbers import is_zero
+from consilience.learning.solvers import SGD
 from consilience.objectives.proximal import Proximal
 from consilience.rules.base import Rule
 from consilience.rules.by_data import Weighting
-from consilience.solver import SGD, check_non_negative
+from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import Number, Params, State
 
 if TYPE_CHECKING:

@@ -1,1 +1,13 @@
-"""What a hub does with the merged result: one idea a file."""
+"""What a hub does with what it merged: one idea a file, registered by the line that imports it."""
+
+from __future__ import annotations
+
+from consilience.server_steps.adaptive import Adaptive as Adaptive
+from consilience.server_steps.add_drift import AddDrift as AddDrift
+from consilience.server_steps.base import ServerStep as ServerStep
+from consilience.server_steps.extrapolate import Extrapolate as Extrapolate
+from consilience.server_steps.momentum import Momentum as Momentum
+from consilience.server_steps.relax import Relax as Relax
+from consilience.types import registry
+
+SERVER_STEPS = registry(globals(), ServerStep)

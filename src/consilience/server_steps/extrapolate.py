@@ -24,7 +24,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.rules.by_data import ByData
 from consilience.server_steps.base import ServerStep
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative
 from consilience.types import Params, State
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import UserError
-from consilience.numbers import is_zero
 from consilience.server_steps.base import ServerStep
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import Params, State
 
 if TYPE_CHECKING:

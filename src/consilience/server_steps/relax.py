@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from consilience import tree
 from consilience.server_steps.base import ServerStep
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative
 from consilience.types import Params, State
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import logging
 import torch
 
 from consilience.algorithm import Algorithm
-from consilience.solver import Solver
+from consilience.learning.solvers import Solver
 from consilience.testing.federation import (
     CLASSES,
     INPUTS,

@@ -16,14 +16,18 @@ from consilience import tree
 from consilience.algorithm import Algorithm, Setting
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
-from consilience.engine.build import Scene, simulate
-from consilience.engine.cohort import LocalWork
-from consilience.engine.lanes import Batched
-from consilience.engine.simulation import Simulation
+from consilience.engine.build import simulate
+from consilience.engine.executors.lanes import Batched
+from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.scene import Scene
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.base import Topology
+from consilience.graphs.complete import Complete
+from consilience.graphs.ring import Ring
+from consilience.graphs.star import Star
+from consilience.learning.solvers import SGD, Solver
 from consilience.models.mlp import MLP
 from consilience.models.spec import Classifier
-from consilience.solver import SGD, Solver
-from consilience.topology import Complete, Ring, Star, Topology
 from consilience.types import State
 
 SIZES = (7, 4, 3, 1, 8)

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience import numbers, tree
+from consilience import sweeping, tree, wire
 from consilience.algorithm import Algorithm, Inbox, Phase
-from consilience.deploy import wire
-from consilience.engine.cohort import LocalWork, failed_clients
-from consilience.engine.simulation import Record, Simulation
-from consilience.solver import Solver
-from consilience.task import Task
+from consilience.engine.rounds.simulation import Record, Simulation
+from consilience.exchange.cohort import LocalWork, failed_clients
+from consilience.graphs.complete import Complete
+from consilience.graphs.star import Star
+from consilience.learning.solvers import Solver
+from consilience.learning.task import Task
 from consilience.testing.federation import (
     SIZES,
     WORK,
@@ -33,7 +34,6 @@ from consilience.testing.federation import (
     state_of,
 )
 from consilience.testing.watching import Place, Watch, watch_rounds, watched
-from consilience.topology import Complete, Star
 from consilience.types import State
 
 Part = TypeVar("Part")
@@ -243,7 +243,7 @@ def _nudged(part: Part) -> Iterator[Part]:
     for entry in dataclasses.fields(cast(Any, part)):
         value = getattr(part, entry.name)
         choices: list[tuple[Any, ...]] = []
-        if numbers.is_part(value):
+        if sweeping.is_part(value):
             choices = [(inner,) for inner in _nudged(value)]
         elif isinstance(value, float):
             choices = [(1.1 * value or 0.1, 0.9 * value)]

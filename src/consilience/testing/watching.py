@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from consilience.algorithm import Algorithm, Phase, Setting
 from consilience.client import Client
-from consilience.engine.simulation import Record
+from consilience.engine.rounds.simulation import Record
+from consilience.graphs.base import Topology
 from consilience.testing.federation import Layout, Subject, simulation_of
-from consilience.topology import Topology
 from consilience.types import State
 
 Result = TypeVar("Result")

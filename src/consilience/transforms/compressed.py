@@ -30,9 +30,9 @@ from torch import Tensor
 from consilience import tree
 from consilience.algorithm import Inbox, Setting
 from consilience.errors import UserError
-from consilience.packing import concatenated, divided, largest, size_of, spread, taken
-from consilience.solver import check_non_negative
+from consilience.sweeping import check_non_negative
 from consilience.transforms.base import GROUPS, Message, Transform
+from consilience.tree import concatenated, divided, largest, size_of, spread, taken
 from consilience.types import Number, Params, State
 
 Kind = Literal["top_k", "int8"]

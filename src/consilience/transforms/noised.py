@@ -15,12 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import torch
-from torch import Tensor
-
-from consilience.modules import keyed_bits
-from consilience.numbers import is_zero
-from consilience.solver import check_non_negative
+from consilience.learning.randomness import normals
+from consilience.sweeping import check_non_negative, is_zero
 from consilience.transforms.base import Message, Transform
 from consilience.types import Number, Params, State
 
@@ -66,11 +62,3 @@ def _noisy(message: Message, group: str, sigma: Number) -> Params:
         name: value + sigma * normals(message.client.key, stream + number, value)
         for number, (name, value) in enumerate(message.upload[group].items())
     }
-
-
-def normals(key: Tensor, stream: int, like: Tensor) -> Tensor:
-    """Standard normal numbers that are a pure function of (key, stream, position)."""
-    bits = keyed_bits(key, stream, like.shape, like.device)
-    # In float64, where no draw of 32 bits is rounded to the ends, whose normal number is infinite.
-    uniform = (bits.double() + 0.5) / 2**31
-    return (2**0.5 * torch.erfinv(uniform)).to(like.dtype)

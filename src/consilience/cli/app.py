@@ -1,0 +1,185 @@
+"""The command line. Commands are thin: they read, call the library and print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilience import __version__
+from consilience.errors import UserError
+
+app = typer.Typer(
+    name="consilience",
+    help="Federated learning that weighs each client's parameters by evidence.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+ConfigFile = Annotated[
+    Path, typer.Argument(help="A YAML file, e.g. examples/quickstart.yaml.", metavar="FILE")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Changes, e.g. rounds=5 solver.lr=0.01.", metavar="[KEY=VALUE]...")
+]
+
+
+def main() -> None:
+    """The console script: bad input is one line and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
+
+
+def _fail(message: str, code: int = 2) -> None:
+    print(f"consilience: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+@contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
+        _fail(f"interrupted; go on with `consilience resume {path}`", code=130)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a library that is interrupted in a callback may wrap it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"consilience {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing run of this name.")
+    ] = False,
+) -> None:
+    """Run a configuration; its results go to OUT/NAME."""
+    from consilience import experiment
+    from consilience.cli.display import display, show_result
+    from consilience.config import load_config
+    from consilience.experiment.folder import Existing, RunFolder
+
+    config = load_config(file, overrides or [])
+    folder = RunFolder(config.out / config.name)
+    existing: Existing = "overwrite" if overwrite else "refuse"
+    with _resumable(folder.path):
+        result = experiment.run(config, folder=folder, existing=existing, listener=display())
+    show_result(result, config.targets)
+
+
+@app.command()
+def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]) -> None:
+    """Continue a run from its last checkpoint."""
+    from consilience import experiment
+    from consilience.cli.display import display, show_result
+    from consilience.config import load_config
+    from consilience.experiment.folder import CONFIG
+
+    with _resumable(path):
+        result = experiment.resume(path, display())
+    show_result(result, load_config(path / CONFIG).targets)
+
+
+@app.command()
+def methods(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/methods.md.")] = False,
+) -> None:
+    """List the methods by family, and the parts of which others can be composed."""
+    from consilience.cli.display import console
+    from consilience.cli.listings import list_methods, method_table, methods_page
+
+    if markdown:
+        print(methods_page(), end="")
+    elif as_json:
+        print(json.dumps(list_methods(), indent=2))
+    else:
+        console().print(method_table(list_methods()))
+
+
+@app.command()
+def models() -> None:
+    """List the models."""
+    from consilience.cli.display import console
+    from consilience.cli.listings import model_table
+
+    console().print(model_table())
+
+
+@app.command()
+def datasets() -> None:
+    """List the data sets and whether they are on this machine."""
+    from consilience.cli.display import console
+    from consilience.cli.listings import dataset_table
+
+    console().print(dataset_table())
+
+
+@app.command()
+def partition(file: ConfigFile, overrides: Overrides = None) -> None:
+    """Show how a configuration splits the data, and draw it."""
+    from consilience.cli.display import show_partitions
+    from consilience.config import load_config
+
+    show_partitions(load_config(file, overrides or []))
+
+
+@app.command()
+def topology(file: ConfigFile, overrides: Overrides = None) -> None:
+    """Show the graphs on which peers hear each other, and draw them."""
+    from consilience.cli.display import show_topologies
+    from consilience.config import load_config
+
+    show_topologies(load_config(file, overrides or []))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of configuration files, for editors."""
+    from consilience.config.config import Config
+
+    print(json.dumps(Config.model_json_schema(), indent=2))
+
+
+@data_app.command("get")
+def data_get(name: Annotated[str, typer.Argument(help="A data set; see `consilience datasets`.")]) -> None:
+    """Download the published files of a data set and check them."""
+    from consilience.data import get
+
+    for path in get(name):
+        print(path)

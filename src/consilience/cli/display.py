@@ -1,0 +1,229 @@
+"""What a person sees: progress while a run goes on, and tables at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+
+from consilience.config.config import Config
+from consilience.data import load
+from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
+from consilience.errors import UserError
+from consilience.experiment import Arm, Listener, Result, split
+from consilience.experiment.folder import PLOTS
+from consilience.graphs.base import Adjacency
+from consilience.learning.randomness import Purpose, generator
+from consilience.report.bubbles import bubble_plot
+from consilience.report.graphs import graph_plot, graph_statistics
+from consilience.report.table import comparison_table, human_bytes
+
+
+def console() -> Console:
+    """Standard output; wide enough for tables where it is not a terminal."""
+    found = Console()
+    return found if found.is_terminal else Console(width=120)
+
+
+def display() -> Listener:
+    """A live display on a terminal, else one plain line a round."""
+    screen = console()
+    return LiveDisplay(screen) if screen.is_terminal else PlainDisplay()
+
+
+class _Clock(Listener):
+    """Knows how far the run is."""
+
+    def start(self, arms: list[Arm]) -> None:
+        self.arms = arms
+        self.seen = 0
+        self.begin = time.monotonic()
+        self.bytes = 0
+
+    def status(self, arm: Arm, lines: list[dict[str, Any]]) -> str:
+        """One line about a round."""
+        self.seen += 1
+        self.bytes += sum(line["bytes_up"] + line["bytes_down"] for line in lines)
+        accuracies = [line["test_accuracy"] for line in lines if line.get("test_accuracy") is not None]
+        losses = [line["train_loss"] for line in lines if line["train_loss"] is not None]
+        seconds = max(lines[0]["seconds"], 1e-9)
+        facts = [
+            f"{arm.setting} {arm.choice.label}",
+            f"round {lines[0]['round']}/{arm.config.rounds}",
+            f"accuracy {100 * fmean(accuracies):.2f} %" if accuracies else "",
+            f"loss {fmean(losses):.4f}" if losses else "",
+            f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
+            f"{human_bytes(self.bytes)} sent",
+            f"{self.left(arm, lines[0]['round']):.0f} s left",
+        ]
+        dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
+        return "  ".join(filter(None, facts)) + (f"  dropped {', '.join(dropped)}" if dropped else "")
+
+    def left(self, arm: Arm, number: int) -> float:
+        """Seconds that the rest will take after a round if rounds go on as they went."""
+        later = self.arms[self.arms.index(arm) + 1 :]
+        rounds = arm.config.rounds - number + sum(one.config.rounds for one in later)
+        return (time.monotonic() - self.begin) / self.seen * rounds
+
+
+class PlainDisplay(_Clock):
+    """One line a round."""
+
+    def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        print(self.status(arm, lines), flush=True)
+
+    def setting_up(self, arm: Arm) -> None:
+        print(f"{arm.name}  preparing the first round, which may take longer than a round", flush=True)
+
+    def evaluating_clients(self, arm: Arm) -> None:
+        print(f"{arm.name}  evaluating every client on its own data", flush=True)
+
+
+class LiveDisplay(_Clock):
+    """A bar for every method of every setting."""
+
+    def __init__(self, screen: Console) -> None:
+        self._screen = screen
+        self._bars: dict[str, TaskID] = {}
+
+    def start(self, arms: list[Arm]) -> None:
+        super().start(arms)
+        longest = max(len(arm.name) for arm in arms)
+        self._progress = Progress(
+            # On a narrow screen the end of the status goes, never the name.
+            TextColumn("{task.fields[label]}", markup=False, table_column=Column(min_width=longest)),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[status]}", markup=False),
+            TimeElapsedColumn(),
+            console=self._screen,
+        )
+        for arm in arms:
+            self._bars[arm.name] = self._progress.add_task(
+                "", label=arm.name, status="", total=arm.config.rounds, start=False
+            )
+        self._progress.start()
+
+    def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        bar = self._bars[arm.name]
+        self._progress.start_task(bar)
+        status = self.status(arm, lines).removeprefix(arm.name).strip()
+        self._progress.update(bar, completed=lines[0]["round"], status=status)
+
+    def setting_up(self, arm: Arm) -> None:
+        self._progress.update(self._bars[arm.name], status="preparing the first round")
+
+    def finish(self) -> None:
+        self._progress.stop()
+
+
+def show_result(result: Result, targets: Sequence[float]) -> None:
+    """The comparison, and where the files are."""
+    screen = console()
+    screen.print(comparison_table(result.summaries, targets))
+    if result.path is not None:
+        print(f"results: {result.path}")
+        for plot in filter(Path.exists, (result.path / name for name in PLOTS)):
+            print(f"plot: {plot}")
+    print(f"digest: {result.digest}")
+
+
+def show_partitions(config: Config) -> None:
+    """How the data of every setting and seed are split: measures and a hash; the first seed is drawn."""
+    screen = console()
+    for setting, one in config.settings():
+        dataset = one.data.own or load(one.data.name)
+        labels = dataset.targets.numpy()
+        table = Table(title=f"{setting}: {one.partition.name}, {one.population} clients of {one.data.name}")
+        for column in (
+            "seed",
+            "smallest",
+            "median",
+            "largest",
+            "dropped",
+            "label distance",
+            "classes a client",
+        ):
+            table.add_column(column, justify="right")
+        table.add_column("size Gini", justify="right")
+        table.add_column("hash")
+        parts = split(one, dataset)
+        for seed, part in parts.items():
+            sizes = [len(rows) for rows in part.shards]
+            table.add_row(
+                str(seed),
+                str(min(sizes)),
+                f"{np.median(sizes):g}",
+                str(max(sizes)),
+                str(part.dropped),
+                f"{label_distance(labels, part.shards, dataset.classes):.3f}",
+                f"{effective_classes(labels, part.shards, dataset.classes):.2f}",
+                f"{quantity_gini(sizes):.3f}",
+                str(part.manifest()["sha256"])[:12],
+            )
+        screen.print(table)
+        first = parts[one.seeds[0]]
+        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
+        bubble_plot(class_counts(labels, first.shards, dataset.classes), path, title)
+        print(f"plot: {path}")
+
+
+def show_topologies(config: Config) -> None:
+    """The graph of every setting and seed: measures of its shape; the first seed's is drawn."""
+    settings = [(setting, one, graphs) for setting, one in config.settings() if (graphs := _graphs(one))]
+    if not settings:
+        raise UserError(
+            f"{config.name} has no graph to show: its topology is a star; set another, e.g. topology=ring"
+        )
+    screen = console()
+    for setting, one, graphs in settings:
+        table = Table(title=f"{setting}: {one.topology.name}, {one.population} nodes")
+        for column in (
+            "seed",
+            "edges",
+            "smallest degree",
+            "mean degree",
+            "largest degree",
+            "components",
+            "diameter",
+            "spectral gap",
+            "clustering",
+        ):
+            table.add_column(column, justify="right")
+        for seed, graph in graphs.items():
+            found = graph_statistics(graph)
+            table.add_row(
+                str(seed),
+                str(found.edges),
+                str(found.degree_min),
+                f"{found.degree_mean:.2f}",
+                str(found.degree_max),
+                str(found.components),
+                str(found.diameter),
+                f"{found.spectral_gap:.4f}",
+                f"{found.clustering:.3f}",
+            )
+        screen.print(table)
+        first = one.seeds[0]
+        sizes = [len(rows) for rows in split(one, one.data.own or load(one.data.name))[first].shards]
+        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-topology.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        graph_plot(graphs[first], sizes, path, f"{one.topology.name}, {one.data.name}, seed {first}")
+        print(f"plot: {path}")
+
+
+def _graphs(config: Config) -> dict[int, Adjacency]:
+    """By seed, the graph that a run uses; none for a star."""
+    drawn = {
+        seed: config.topology.adjacency(config.population, generator(seed, Purpose.TOPOLOGY))
+        for seed in config.seeds
+    }
+    return {seed: graph for seed, graph in drawn.items() if graph is not None}

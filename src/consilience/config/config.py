@@ -1,0 +1,226 @@
+"""The configuration: one schema for YAML files, the command line and `consilience.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from consilience.algorithm import Init
+from consilience.config.entries import read_method
+from consilience.config.fields import (
+    MethodsField,
+    ModelField,
+    PartitionerField,
+    SolverField,
+    TopologyField,
+    read_solver,
+)
+from consilience.config.options import first_problem, read_part
+from consilience.config.overrides import DEFAULT_PARTS
+from consilience.config.sections import (
+    CheckpointSection,
+    DataSection,
+    EvaluateSection,
+    LocalSection,
+    NetworkSection,
+    Section,
+    read_data,
+)
+from consilience.data.dataset import Dataset
+from consilience.data.partitioners import PARTITIONERS
+from consilience.engine.build import resolve_executor
+from consilience.engine.determinism import Precision
+from consilience.engine.scene import ExecutorName
+from consilience.errors import UserError, unknown
+from consilience.graphs import TOPOLOGIES
+from consilience.models import MODELS
+
+ROUNDS_WORTH_COMPILING = 20
+"""Compiling takes seconds; shorter runs are over sooner without."""
+
+
+class Config(Section):
+    """One run: methods compared in one setting, or in several."""
+
+    name: str = Field(
+        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run's folder is OUT/NAME."
+    )
+    method: MethodsField = Field(default_factory=lambda: [read_method(DEFAULT_PARTS["method"])])
+    data: Annotated[DataSection, BeforeValidator(read_data, json_schema_input_type=DataSection | str)] = (
+        Field(default_factory=DataSection)
+    )
+    partition: PartitionerField = Field(
+        default_factory=lambda: read_part("partition", PARTITIONERS, DEFAULT_PARTS["partition"])
+    )
+    model: ModelField = Field(default_factory=lambda: read_part("model", MODELS, DEFAULT_PARTS["model"]))
+    clients: int | None = Field(
+        None, ge=1, description="By default 10, or as many as the topology has nodes."
+    )
+    participation: int | float = Field(
+        1.0, description="A fraction (1.0: everybody) or a count of clients a round."
+    )
+    failure_rate: float = Field(0.0, ge=0, le=1, description="How likely a client's upload never arrives.")
+    network: NetworkSection = Field(default_factory=NetworkSection)
+    rounds: int = Field(20, ge=1)
+    local: LocalSection = Field(default_factory=lambda: LocalSection(epochs=1))
+    solver: SolverField = Field(default_factory=lambda: read_solver(DEFAULT_PARTS["solver"]))
+    topology: TopologyField = Field(
+        default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
+    )
+    init: Init | None = Field(None, description="By default common on a star and different on a graph.")
+    seeds: Annotated[
+        list[Annotated[int, Field(ge=0)]],
+        BeforeValidator(
+            lambda v: [v] if isinstance(v, int) else v,
+            json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int,
+        ),
+    ] = Field([0], min_length=1)
+    executor: ExecutorName = "auto"
+    lanes: int | None = Field(
+        None, ge=1, description="Clients that train side by side; by default as memory allows."
+    )
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision = Field(
+        "fp32",
+        description="Of products on a GPU: inputs in full, or rounded to tf32, or in training to bf16.",
+    )
+    compile: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Whether steps are compiled, on a GPU; by default in runs of 20 rounds or more. "
+        "Those of very large models never are.",
+    )
+    evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
+    targets: list[Annotated[float, Field(gt=0, le=1)]] = Field([0.8, 0.9], description="Accuracies to reach.")
+    checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    out: Path = Path("runs")
+    compare: list[dict[str, Any]] = Field(
+        default_factory=list, description="Several settings: each item overrides keys of this file."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if len(set(self.seeds)) != len(self.seeds):
+            raise UserError(f"seeds: {self.seeds} names a seed twice")
+        nodes = self.topology.nodes
+        if nodes is not None and nodes < 1:
+            raise UserError(f"topology: nodes must be at least 1, not {nodes}")
+        if nodes is not None and self.clients is not None and nodes != self.clients:
+            raise UserError(f"topology has {nodes} nodes, but clients is {self.clients}")
+        if not self.participation > 0:
+            raise UserError(f"participation must be above 0, not {self.participation}")
+        if isinstance(self.participation, float) and self.participation > 1:
+            raise UserError(
+                f"participation {self.participation} is above 1.0; a count of clients is a whole number"
+            )
+        if self.participants > self.population:
+            raise UserError(f"participation {self.participation} is more than the {self.population} clients")
+        for choice in self.method:
+            if choice.init and self.init and choice.init != self.init:
+                raise UserError(f"{choice.label} means init: {choice.init}, but init is {self.init}")
+            if choice.on_graph and self.topology.name == "star":
+                raise UserError(f"{choice.label} is fedavg on a graph; set topology, e.g. erdos_renyi")
+        return self
+
+    @property
+    def population(self) -> int:
+        """The number of clients."""
+        return self.clients or self.topology.nodes or 10
+
+    @property
+    def participants(self) -> int:
+        """Clients of a round."""
+        if isinstance(self.participation, int):
+            return self.participation
+        return max(1, round(self.participation * self.population))
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device, with `auto` resolved."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        number = int(self.device.partition(":")[2] or 0)
+        if self.device.startswith("cuda") and number >= torch.cuda.device_count():
+            raise UserError(f"device {self.device} is not available here; use cpu or auto")
+        return torch.device(self.device)
+
+    def resolved(self) -> Config:
+        """The configuration with `auto` replaced by what it means on this machine."""
+        device = self.torch_device
+        if self.precision != "fp32" and (device.type != "cuda" or self.dtype != "float32"):
+            raise UserError(
+                f"precision {self.precision} is for float32 on a GPU, not for {self.dtype} on {device.type}: "
+                "set precision: fp32"
+            )
+        worth = device.type == "cuda" and self.rounds >= ROUNDS_WORTH_COMPILING
+        changes = {
+            "device": str(device),
+            "executor": resolve_executor(self.executor),
+            "compile": ("always" if worth else "never") if self.compile == "auto" else self.compile,
+        }
+        return self.model_copy(update=changes)
+
+    def settings(self) -> list[tuple[str, Config]]:
+        """The settings to run, each with a label: this one, or those of `compare`."""
+        if not self.compare:
+            return [(self.topology.name, self)]
+        base = {name: getattr(self, name) for name in Config.model_fields if name != "compare"}
+        settings = []
+        for number, changes in enumerate(self.compare):
+            for key in sorted(changes.keys() & {"name", "out", "targets", "device", "compare"}):
+                raise UserError(f"compare[{number}]: {key} belongs to the whole run, not to one setting")
+            label = changes.get("label")
+            merged = {**base, **{key: value for key, value in changes.items() if key != "label"}}
+            data = changes.get("data", self.data.name)
+            same = (data.get("name") if isinstance(data, dict) else data) == self.data.name
+            config = read_config(merged, f"compare[{number}]", self.data.own if same else None)
+            settings.append((str(label or config.topology.name), config))
+        labels = [label for label, _ in settings]
+        if len(set(labels)) != len(labels):
+            settings = [(f"{label} {i + 1}", config) for i, (label, config) in enumerate(settings)]
+        return settings
+
+    def written(self) -> dict[str, Any]:
+        """The configuration as plain values, with every default spelled out."""
+        return self.model_dump(mode="json")
+
+
+def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset | None = None) -> Config:
+    """A checked configuration; a problem is a UserError of one line."""
+    try:
+        values = dict(values)
+        data = read_data(values.get("data", own))
+        if own is not None and isinstance(data, dict):
+            values["data"] = {**data, "own": own}
+        return Config.model_validate(values)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    except ValidationError as error:
+        raise UserError(f"{source}: {_problem(error)}") from None
+
+
+def _problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    if problem["type"] != "extra_forbidden":
+        return first_problem(error)
+    path = problem["loc"][:-1]
+    section: type[BaseModel] = Config
+    for step in path:
+        kind = section.model_fields[str(step)].annotation
+        assert isinstance(kind, type)
+        assert issubclass(kind, BaseModel)
+        section = kind
+    valid = [name for name in section.model_fields if name != "own"]
+    return str(
+        unknown("key", ".".join(map(str, problem["loc"])), [".".join([*map(str, path), n]) for n in valid])
+    )

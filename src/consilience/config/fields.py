@@ -1,0 +1,71 @@
+"""How fields that hold named parts are read, written and described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import (
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
+
+from consilience.config.entries import MethodChoice, method_schema, read_method
+from consilience.config.options import Sweep, part_schema, read_part, read_sweep, write_part
+from consilience.data.partition import Partitioner
+from consilience.data.partitioners import PARTITIONERS
+from consilience.errors import UserError
+from consilience.graphs import TOPOLOGIES
+from consilience.graphs.base import Topology
+from consilience.learning.solvers import SOLVERS, Solver
+from consilience.models import MODELS, ModelSpec
+
+
+def _one(kind: str, registry: Mapping[str, type[Any]], base: type) -> tuple[Any, ...]:
+    """How a field that holds one named part is read, written and described."""
+    return (
+        PlainValidator(lambda value: value if isinstance(value, base) else read_part(kind, registry, value)),
+        PlainSerializer(write_part, return_type=dict),
+        WithJsonSchema(part_schema(registry)),
+    )
+
+
+def read_solver(value: object) -> Sweep[Solver]:
+    """A solver, or several that differ in numbers, from an entry in a configuration or from an object."""
+    if isinstance(value, Sweep):
+        return value
+    if isinstance(value, Solver):
+        if SOLVERS.get(value.name) is not type(value):
+            return Sweep((value,), ("",), write_part(value))
+        value = write_part(value)
+    return read_sweep("solver", SOLVERS, value)
+
+
+def _read_methods(value: object) -> list[MethodChoice]:
+    entries = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    choices = [read_method(entry) for entry in entries]
+    if not choices:
+        raise UserError("method: the list is empty")
+    labels = [choice.label for choice in choices]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise UserError(f"method: {twice!r} is there twice; give one of them a label")
+    return choices
+
+
+PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner)]
+ModelField = Annotated[ModelSpec, *_one("model", MODELS, ModelSpec)]
+TopologyField = Annotated[Topology, *_one("topology", TOPOLOGIES, Topology)]
+SolverField = Annotated[
+    Sweep[Solver],
+    PlainValidator(read_solver),
+    PlainSerializer(lambda sweep: sweep.written, return_type=dict),
+    WithJsonSchema(part_schema(SOLVERS, sweep=True)),
+]
+MethodsField = Annotated[
+    list[MethodChoice],
+    PlainValidator(_read_methods),
+    PlainSerializer(lambda choices: [choice.sweep.written for choice in choices], return_type=list),
+    WithJsonSchema({"anyOf": [method_schema(), {"type": "array", "items": method_schema()}]}),
+]

@@ -1,0 +1,152 @@
+"""The sections of a configuration file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+
+from consilience.data.dataset import Dataset, Normalisation
+from consilience.data.sources import SOURCES
+from consilience.engine.network import Network
+from consilience.errors import UserError, unknown
+from consilience.learning.coordinate import Coordinate
+
+
+class Section(BaseModel):
+    """Keys of a configuration: no others are taken, and nothing is changed later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_not_a_number(cls, values: Any) -> Any:
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if (
+                isinstance(value, bool)
+                and name in cls.model_fields
+                and cls.model_fields[name].annotation is not bool
+            ):
+                raise UserError(f"{name}: expected a number or a name, not {value}")
+        return values
+
+
+class DataSection(Section):
+    """Which data, and how inputs are scaled."""
+
+    name: str = Field("mnist-sample", description="A data set's name; see `consilience datasets`.")
+    normalize: Normalisation = Field(
+        "half",
+        description="none: raw; unit: [0, 1]; half: [-1, 1]; standard: mean 0, variance 1 per channel.",
+    )
+    own: SkipJsonSchema[Annotated[Dataset | None, PlainValidator(lambda v: v), Field(exclude=True)]] = None
+
+    @model_validator(mode="after")
+    def _known(self) -> DataSection:
+        if self.own is None and self.name not in SOURCES:
+            raise unknown("data set", self.name, SOURCES)
+        return self
+
+
+class LocalSection(Section):
+    """How much a client trains in a round."""
+
+    epochs: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, description="Instead of epochs.")
+    batch_size: int = Field(32, ge=1)
+    stragglers: float = Field(
+        0.0, ge=0, le=1, description="How likely a client does fewer epochs (or steps) than the others."
+    )
+    lr_decay: float = Field(1.0, gt=0, description="Multiplies the learning rate from round to round.")
+    clip: float | None = Field(None, gt=0, description="The largest norm of a gradient.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_both(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.get("epochs") is not None and value.get("steps") is not None:
+                raise UserError("local: give epochs or steps, not both")
+            if value.get("epochs") is None and value.get("steps") is None:
+                return {**value, "epochs": 1}
+        return value
+
+
+class EvaluateSection(Section):
+    """When models are evaluated."""
+
+    every: int = Field(1, ge=1, description="Rounds between evaluations; the last round is always evaluated.")
+    clients: bool = Field(True, description="Whether every client is evaluated on its own data at the end.")
+    nodes: bool = Field(True, description="Whether metrics have lists over the nodes of a graph.")
+    trained: bool = Field(
+        True,
+        description="Whether peers are also evaluated after training, before they hear their neighbours.",
+    )
+    coordinates: list[str] = Field(
+        default_factory=list,
+        description="Parameters whose curvature and weight at every node are recorded, e.g. head.bias[3].",
+    )
+
+    @model_validator(mode="after")
+    def _recorded(self) -> EvaluateSection:
+        if self.coordinates and not self.nodes:
+            raise UserError("evaluate.coordinates are among the lists over nodes: set evaluate.nodes: true")
+        return self
+
+    @field_validator("coordinates")
+    @classmethod
+    def _readable(cls, written: list[str]) -> list[str]:
+        try:
+            return [str(Coordinate.parse(text)) for text in written]
+        except UserError as error:
+            raise UserError(f"evaluate.coordinates: {error}") from None
+
+
+class CheckpointSection(Section):
+    """When the state is saved."""
+
+    every: int = Field(10, ge=1, description="Rounds between checkpoints.")
+
+
+class NetworkSection(Section):
+    """How a graph of peers behaves over time; by default it stays as it is and everything arrives."""
+
+    redraw_every: int | None = Field(None, ge=1, description="Rounds after which a random graph changes.")
+    loss: float = Field(0.0, ge=0, lt=1, description="How likely a message gets lost on a link.")
+    leave: float = Field(0.0, ge=0, lt=1, description="How likely a node leaves before a round.")
+    come_back: float = Field(0.5, gt=0, le=1, description="How likely a node that is away comes back.")
+    returning: Literal["old", "fresh"] = Field("old", description="The model with which it comes back.")
+    wake: float | tuple[float, float] = Field(
+        1.0, description="How likely a node is awake in a round; two numbers: each node has a rate between."
+    )
+    staleness: int | None = Field(None, ge=0, description="Rounds after which a message is too old.")
+
+    def network(self) -> Network:
+        """What the engine takes."""
+        wake = self.wake if isinstance(self.wake, tuple) else (self.wake, self.wake)
+        fresh = self.returning == "fresh"
+        return Network(self.redraw_every, self.loss, self.leave, self.come_back, fresh, wake, self.staleness)
+
+
+def named(value: Any) -> Any:
+    """A mapping with a name, where a name alone was given."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def read_data(value: Any) -> Any:
+    """The section `data` from a name, a mapping or a Dataset."""
+    if isinstance(value, Dataset):
+        return {"name": value.name, "own": value}
+    if value is not None and not isinstance(value, str | dict | DataSection):
+        kind = type(value).__name__
+        raise UserError(
+            f"data: expected a name or a Dataset (Dataset.from_arrays, Dataset.from_torch), not a {kind}"
+        )
+    return named(value)

@@ -1,1 +1,0 @@
-"""What crosses a network: the wire format."""

@@ -1,0 +1,50 @@
+"""How work on many clients is carried out. Executors differ in speed, never in what is computed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from consilience.client import Fold
+from consilience.exchange.cohort import Cohort
+from consilience.learning.batches import Pool
+from consilience.types import State
+
+Work = Callable[[Fold, Sequence[State]], tuple[State, State]]
+"""One client's upload and new memory, from its fold and its rows of some states."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cohort did. Every tensor is [jobs, ...]."""
+
+    uploads: State
+    memories: State
+    arrived: Tensor
+    """[jobs] bool: whether the upload is well-formed, and it and the memory are finite."""
+    tally: dict[str, Tensor]
+    """[jobs] sums that training logged: `loss` and `rows`."""
+
+
+class Executor(ABC):
+    """Carries out work on clients, hubs and models."""
+
+    name: ClassVar[str]
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    @abstractmethod
+    def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
+        """`function` for every row of the states with dim 0; those with dim None are shared by all."""
+
+    @abstractmethod
+    def clients(self, cohort: Cohort, work: Work, states: Sequence[State]) -> Outcome:
+        """Every job's work; the states have one row a job."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what it holds beside memory, e.g. processes."""

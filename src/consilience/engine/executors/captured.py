@@ -1,0 +1,99 @@
+"""Lanes on a GPU: some ticks are captured once, as a CUDA graph, and then replayed.
+
+A small model's step is dozens of kernels of a few microseconds, and launching each from Python takes
+longer than running it. A replay launches them all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from consilience.engine.executors.machine import Blueprint, LaneProgram, Machine
+from consilience.engine.executors.program import overwriting
+from consilience.learning.batches import Pool
+from consilience.types import IntArray
+
+TICKS = 8
+"""Of a long capture; what is left over is replayed tick by tick."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A graph, and the memory from which it reads which batches to run."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, Tensor, Tensor]
+    """Rows, weight and keys, as `Machine.run` takes them."""
+
+    def replay(self, *inputs: Tensor) -> None:
+        """Run on other batches."""
+        for place, value in zip(self.inputs, inputs, strict=True):
+            place.copy_(value)
+        self.graph.replay()
+
+
+class Captured(Machine):
+    """Lanes whose ticks are replayed.
+
+    Args:
+        pool: Where batches come from.
+        blueprint: What to run.
+        compiled: Whether operations are fused by torch.compile. That takes seconds, once.
+    """
+
+    def __init__(self, pool: Pool, blueprint: Blueprint, *, compiled: bool) -> None:
+        super().__init__(pool, blueprint, whole=compiled)
+        self._compiled = compiled
+        self._steps: dict[bool, Callable[[Sequence[Tensor]], None]] = {}
+        self._captures: dict[tuple[int, bool], Capture] = {}
+
+    def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
+        full = [self.alone and all(size == self.blueprint.rows for size in tick) for tick in sizes.tolist()]
+        begin = 0
+        while begin < len(rows):
+            alike = full[begin : begin + TICKS] == [full[begin]] * TICKS
+            kind = (TICKS if alike else 1, full[begin])
+            if kind not in self._captures:
+                self._captures[kind] = self._capture(*kind)
+            chosen = slice(begin, begin + kind[0])
+            self._captures[kind].replay(rows[chosen], weight[chosen], keys[chosen])
+            begin += kind[0]
+
+    def _capture(self, ticks: int, full: bool) -> Capture:
+        shape, device = (ticks, self.blueprint.width), self.pool.targets.device
+        rows = torch.zeros(*shape, self.blueprint.rows, dtype=torch.int64, device=device)
+        inputs = (rows, torch.ones_like(rows, dtype=self.pool.dtype), torch.zeros_like(rows[..., 0]))
+        before = [value.clone() for value in self.carry]
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.no_grad(), torch.cuda.stream(stream):
+            self._ticks(full, *(value[:1] for value in inputs))  # libraries start up, compilers compile
+        torch.cuda.current_stream(device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+            self._ticks(full, *inputs)
+        for place, value in zip(self.carry, before, strict=True):
+            place.copy_(value)
+        return Capture(graph, inputs)
+
+    def _ticks(self, full: bool, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+        if full not in self._steps:
+            self._steps[full] = self._step(self.program(self.example(self.blueprint.rows), full=full))
+        raw = self.pool.raw(rows, weight, keys)
+        for tick in range(len(rows)):
+            self._steps[full]([self.of_lanes(value[tick]) for value in raw[:4]])
+
+    def _step(self, program: LaneProgram) -> Callable[[Sequence[Tensor]], None]:
+        if not self._compiled:
+            return partial(self._tick, program)
+        results = [program.result.paths.index(path) for path in self.blueprint.carry.paths]
+        compiled = torch.compile(overwriting(program.module, results), fullgraph=True, dynamic=False)
+        return lambda batch: compiled(*self.arguments, *batch)
+
+    def _tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
+        self.keep(program.result.state(program.module.forward(*self.arguments, *batch)))

@@ -1,0 +1,318 @@
+"""Lanes that run one step side by side, again and again, in memory that stays where it is.
+
+A machine is built once for a step and the shapes of its tensors, and then serves every round. Its lanes
+hold the carries of the jobs that run; what a lane computes after its job has been taken out is waste.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from consilience import tree
+from consilience.client import Step
+from consilience.engine.executors.program import record
+from consilience.engine.executors.tape import Arena, Run, placed
+from consilience.learning.batches import Pool
+from consilience.types import Batch, IntArray, State
+
+Pairs = Sequence[tuple[int, int]]
+"""Of a lane and a job."""
+
+CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
+TICKS = 16
+"""Whose batches are read from the pool at once, on a CPU."""
+SIZES = 4
+"""Of batches that a single lane has programs for: a quarter full, half full and so on."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """The names, shapes and types of a State's tensors; those of one lane where lanes are stacked."""
+
+    paths: tuple[str, ...]
+    groups: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    @classmethod
+    def of(cls, state: State) -> Form:
+        """The form of a State."""
+        flat = tree.flatten(state)
+        values = flat.values()
+        return cls(tuple(flat), tuple(state), tuple(v.shape for v in values), tuple(v.dtype for v in values))
+
+    def state(self, tensors: Sequence[Tensor]) -> State:
+        """The State of this form with these tensors (of any shapes)."""
+        return tree.unflatten(dict(zip(self.paths, tensors, strict=True)), self.groups)
+
+    def empty(self, width: int, device: torch.device) -> list[Tensor]:
+        """Memory for some lanes; on a CPU, memory that forked processes share."""
+        kinds = zip(self.shapes, self.dtypes, strict=True)
+        return [_empty((width, *shape), dtype, device) for shape, dtype in kinds]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What decides whether a machine can be used again."""
+
+    step: Step
+    carry: Form
+    varying: Form
+    """Extras that differ between lanes."""
+    shared: Form
+    """Extras that are the same for all lanes."""
+    rows: int
+    """Of a batch."""
+    width: int
+    """How many lanes there are."""
+
+    def extras(self, varying: Sequence[Tensor], shared: Sequence[Tensor]) -> State:
+        """All extras as the step knows them."""
+        left, right = self.varying.state(varying), self.shared.state(shared)
+        groups = {**left, **right}
+        return {group: {**left.get(group, {}), **right.get(group, {})} for group in groups}
+
+
+class Machine(ABC):
+    """Some lanes. A single one needs no lane axis, and its convolutions keep their channels last.
+
+    Args:
+        pool: Where batches come from.
+        blueprint: What to run.
+        whole: Whether programs compute the next carry. By default they stop at what the step measures where
+            the carry can be moved in place.
+    """
+
+    def __init__(self, pool: Pool, blueprint: Blueprint, *, whole: bool = False) -> None:
+        self.pool, self.blueprint = pool, blueprint
+        device = pool.targets.device
+        self.carry = blueprint.carry.empty(blueprint.width, device)
+        self.varying = blueprint.varying.empty(blueprint.width, device)
+        self.shared = [value[0] for value in blueprint.shared.empty(1, device)]
+        self.alone = blueprint.width == 1
+        self._whole = whole
+        images = any(value.ndim == CHANNELS_LAST_DIMENSIONS + 1 for value in self.carry)
+        if not (self.alone and images and self._settles_with_channels_last()):
+            self._settle(self.carry)
+
+    def _settles_with_channels_last(self) -> bool:
+        """Whether the model works in that layout, for which torch's kernels are the faster ones.
+
+        It does not where it asks for views of images that lie otherwise in memory.
+        """
+        plain = self.carry
+        self._settle([_channels_last(value) for value in plain])
+        try:
+            self.program(self.example(min(2, self.blueprint.rows)), full=False)
+        except RuntimeError:
+            self.carry = plain
+            return False
+        return True
+
+    def _settle(self, carry: list[Tensor]) -> None:
+        """Take memory for the lanes' carries."""
+        blueprint, self.carry = self.blueprint, carry
+        self.arguments = [*(self.of_lanes(value) for value in (*self.carry, *self.varying)), *self.shared]
+        """Of a program, but for the batch."""
+        carried, varied = len(self.carry), len(self.varying)
+        self._carry = blueprint.carry.state(self.arguments[:carried])
+        self._extras = blueprint.extras(self.arguments[carried : carried + varied], self.shared)
+        self._in_place = not self._whole and (self.alone or blueprint.step.stackable(self._extras))
+
+    def of_lanes(self, value: Tensor) -> Tensor:
+        """What a program takes: a single lane has no lane axis."""
+        return value[0] if self.alone else value
+
+    def example(self, rows: int) -> list[Tensor]:
+        """Some batch of some number of rows, in a program's form."""
+        numbers = torch.arange(self.blueprint.width * rows, device=self.pool.targets.device)
+        chosen = (numbers % len(self.pool.targets)).reshape(self.blueprint.width, rows)
+        raw = self.pool.raw(chosen, torch.ones_like(chosen, dtype=self.pool.dtype), chosen[:, 0])
+        return [self.of_lanes(value) for value in raw[:4]]
+
+    def program(self, batch: Sequence[Tensor], *, full: bool) -> LaneProgram:
+        """A program for batches like this one; `full` says that all rows count."""
+        examples = [*self.arguments, *batch]
+        return LaneProgram.of(self.pool, self.blueprint, examples, whole=not self._in_place, full=full)
+
+    def keep(self, found: State) -> None:
+        """Take what a program has found into the carry."""
+        if self._in_place:
+            self.blueprint.step.advance_in_place(self._carry, found, self._extras)
+        else:
+            _overwrite(self._carry, found)
+
+    def share(self, shared: Sequence[Tensor]) -> None:
+        """Take the extras that all lanes share."""
+        for place, value in zip(self.shared, shared, strict=True):
+            place.copy_(value)
+
+    def put(self, pairs: Pairs, carry: Sequence[Tensor], varying: Sequence[Tensor]) -> None:
+        """Let lanes begin jobs, whose rows are in stacked tensors."""
+        _copy_rows((*carry, *varying), (*self.carry, *self.varying), [(job, lane) for lane, job in pairs])
+
+    def take(self, pairs: Pairs, results: Sequence[Tensor]) -> None:
+        """Copy the carries of lanes to the rows of their jobs."""
+        _copy_rows(self.carry, results, pairs)
+
+    @abstractmethod
+    def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
+        """Some ticks of all lanes.
+
+        Args:
+            rows: [ticks, lanes, batch] row numbers.
+            weight: The same shape, 1 for rows that count.
+            keys: [ticks, lanes] sources of randomness.
+            sizes: [ticks, lanes] how many rows count, known without asking the device.
+        """
+
+
+@dataclass(frozen=True)
+class LaneProgram:
+    """A step's work for all lanes of a machine, recorded.
+
+    The arguments are the tensors of the carry, of the varying and of the shared extras, and the batch as it
+    lies in the pool: inputs, targets, weight and key. A single lane has no lane axis.
+    """
+
+    module: GraphModule
+    result: Form
+
+    @classmethod
+    def of(
+        cls, pool: Pool, blueprint: Blueprint, examples: Sequence[Tensor], *, whole: bool, full: bool
+    ) -> LaneProgram:
+        """Record the whole step, or only what it measures; `full` says that all rows of a batch count."""
+        carried, varied = len(blueprint.carry.paths), len(blueprint.varying.paths)
+        work = blueprint.step if whole else blueprint.step.measure
+        forms: list[Form] = []
+
+        def lane(
+            carry: list[Tensor], varying: list[Tensor], shared: list[Tensor], raw: list[Tensor]
+        ) -> list[Tensor]:
+            inputs, targets, weight, key = raw
+            batch = Batch(pool.normalised(inputs), targets, weight, key, full)
+            result = work(blueprint.carry.state(carry), batch, blueprint.extras(varying, shared))
+            forms.append(Form.of(result))
+            return list(tree.flatten(result).values())
+
+        def lanes(*tensors: Tensor) -> list[Tensor]:
+            carry, rest = list(tensors[:carried]), list(tensors[carried:-4])
+            given = (carry, rest[:varied], rest[varied:], list(tensors[-4:]))
+            if blueprint.width == 1:
+                return lane(*given)
+            mapped: list[Tensor] = torch.func.vmap(lane, in_dims=(0, 0, None, 0))(*given)
+            return mapped
+
+        return cls(record(lanes, examples), forms[0])
+
+
+class Plain(Machine):
+    """Operation after operation, called from Python, and what a step moves is moved in place: for CPUs."""
+
+    def __init__(self, pool: Pool, blueprint: Blueprint) -> None:
+        super().__init__(pool, blueprint)
+        self._arena = Arena()
+        self._programs: dict[tuple[int, bool], _Placed] = {}
+        for value in self.arguments:  # until there are values: among zeros mistakes are not noticed
+            if value.is_floating_point():
+                value.uniform_(0.01, 0.1, generator=torch.Generator().manual_seed(0))
+        self._known(blueprint.rows, full=self.alone)
+
+    def _known(self, rows: int, *, full: bool) -> _Placed:
+        if (rows, full) not in self._programs:
+            batch = self.example(rows)
+            program = self.program(batch, full=full)
+            run = placed(program.module, [*self.arguments, *batch], self._arena)
+            self._programs[rows, full] = _Placed(batch, run, program.result)
+        return self._programs[rows, full]
+
+    def _kind(self, size: int) -> tuple[int, bool]:
+        """How many rows of a batch are worth computing, and whether the batch is full.
+
+        A single lane need not compute padding.
+        """
+        most = self.blueprint.rows
+        if not self.alone:
+            return most, False
+        unit = -(-most // SIZES)
+        return min(most, -(-size // unit) * unit), size == most
+
+    def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
+        if self.alone:
+            rows, weight, keys = (value[:, 0] for value in (rows, weight, keys))
+        with torch.no_grad():
+            for begin in range(0, len(rows), TICKS):
+                some = slice(begin, begin + TICKS)
+                raw = self.pool.raw(rows[some], weight[some], keys[some])
+                for (size, *_), *batch in zip(
+                    sizes[some].tolist(), *(v.unbind() for v in raw[:4]), strict=True
+                ):
+                    self._tick(*self._kind(size), Batch(*batch))
+
+    def _tick(self, rows: int, full: bool, batch: Batch) -> None:
+        if rows < self.blueprint.rows:
+            batch = Batch(batch.inputs[:rows], batch.targets[:rows], batch.weight[:rows], batch.key)
+        self.keep(self._known(rows, full=full).replay(batch[:4]))
+
+
+class _Placed:
+    """A program, and the memory from which it reads its batch."""
+
+    def __init__(self, batch: Sequence[Tensor], run: Run, result: Form) -> None:
+        self._batch, self._run, self._form = batch, run, result
+        self._found = None if run.lasting is None else result.state(run.lasting)
+
+    def replay(self, batch: Sequence[Tensor]) -> State:
+        """What it finds for another batch."""
+        for place, value in zip(self._batch, batch, strict=True):
+            place.copy_(value)
+        results = self._run.call()
+        return self._form.state(results) if self._found is None else self._found
+
+
+def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs) -> None:
+    """Copy rows of stacked tensors to rows of others, by as few kernels as can be."""
+    if len(pairs) == len(places[0]):  # all rows are written
+        sources = [source for source, _ in sorted(pairs, key=lambda pair: pair[1])]
+        order = torch.tensor(sources, device=places[0].device)
+        for value, place in zip(values, places, strict=True):
+            place.copy_(value.index_select(0, order))
+        return
+    rows: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for value, place in zip(values, places, strict=True):
+        given, written = rows.setdefault(value.dtype, ([], []))
+        given += [value.select(0, source) for source, _ in pairs]
+        written += [place.select(0, target) for _, target in pairs]
+    for given, written in rows.values():
+        if written:
+            torch._foreach_copy_(written, given)
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    count = math.prod(shape)
+    if device.type != "cpu" or not count:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).reshape(shape)
+
+
+def _channels_last(single: Tensor) -> Tensor:
+    """The same memory, of one lane, seen as the weights of a convolution with channels last."""
+    if single.ndim != CHANNELS_LAST_DIMENSIONS + 1:
+        return single
+    lane, filters, channels, height, width = single.shape
+    return single.reshape(lane, filters, height, width, channels).permute(0, 1, 4, 2, 3)
+
+
+def _overwrite(state: State, other: State) -> None:
+    for group, params in state.items():
+        for name, value in params.items():
+            value.copy_(other[group][name])

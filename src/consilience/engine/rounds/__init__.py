@@ -1,0 +1,1 @@
+"""Rounds of a simulation: exchanges, what is heard, evaluation, memories."""

@@ -1,0 +1,157 @@
+"""Who hears whom: what clients sent, what of it arrives at the nodes of a graph, and what it weighs there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from consilience import tree
+from consilience.engine.executors.base import Outcome
+from consilience.engine.rounds.mailbox import Mailbox
+from consilience.engine.world import World
+from consilience.graphs.base import metropolis
+from consilience.types import Booleans, Floats, State
+
+Jobs = tuple[tuple[int, int], ...]
+"""(replica, client) of every row of a cohort."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The uploads of an exchange."""
+
+    outcome: Outcome
+    jobs: Jobs
+    arrived: Booleans
+    failed: tuple[frozenset[int], ...]
+
+    def rows_of(self, replica: int) -> list[int]:
+        return [row for row, (index, _) in enumerate(self.jobs) if index == replica]
+
+    def delivered(self, replica: int) -> list[int]:
+        """The rows of messages that were not lost, sound or not."""
+        return [row for row in self.rows_of(replica) if self.jobs[row][1] not in self.failed[replica]]
+
+    def heard(self, replica: int) -> list[int]:
+        """The rows of messages that a server hears."""
+        return [row for row in self.delivered(replica) if self.arrived[row]]
+
+    def rejected(self, replica: int) -> frozenset[int]:
+        return frozenset(self.jobs[row][1] for row in self.rows_of(replica) if not self.arrived[row])
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the nodes of a graph hear in a round."""
+
+    messages: State
+    """[replicas, nodes, ...] by sender."""
+    who: Booleans
+    """[replicas, receivers, senders]"""
+    weights: Floats
+    """The same: shares of the data of those heard."""
+    peers: Floats
+    """The same without the node itself."""
+    mixing: Floats
+    """The same: Metropolis-Hastings weights."""
+    sent: list[int]
+    """By replica, messages that went over an edge."""
+    received: list[int]
+    """Those of them that arrived."""
+    mailbox: Mailbox | None
+
+
+def listen(world: World, round_number: int, sent: Sent, mailbox: Mailbox | None, *, flooded: bool) -> Heard:
+    """Who hears whom.
+
+    Args:
+        world: With a graph.
+        round_number: When.
+        sent: What the nodes that take part sent.
+        mailbox: What nodes that do not wake together hold.
+        flooded: Whether messages are passed on until every node has heard every other.
+    """
+    network = world.network
+    replicas, nodes = len(world.replicas), world.population
+    place = torch.zeros(replicas, nodes, dtype=torch.int64, device=world.device)
+    went = np.zeros((replicas, nodes, nodes), dtype=np.bool_)  # receiver, sender
+    sound = np.zeros((replicas, nodes), dtype=np.bool_)
+    takes_part = np.zeros((replicas, nodes), dtype=np.bool_)
+    links = np.stack([world.adjacency(replica, round_number) for replica in range(replicas)])
+    if flooded:
+        links = np.broadcast_to(~np.eye(nodes, dtype=np.bool_), links.shape)
+    for row, (replica, node) in enumerate(sent.jobs):
+        place[replica, node] = row
+        takes_part[replica, node] = True
+        sound[replica, node] = sent.arrived[row]
+        if node not in sent.failed[replica]:
+            went[replica, :, node] = links[replica, :, node]
+    seeds = [replica.seed for replica in world.replicas]
+    there = np.stack([world.there(replica, round_number) for replica in range(replicas)])
+    present = np.stack([network.present(seed, nodes, round_number) for seed in seeds])
+    # A node without data has nothing to say, but it listens and follows its neighbours.
+    listens = takes_part | ((world.sizes() == 0) & there)
+    # A sleeping node finds in its mailbox, when it wakes, what arrived.
+    went &= (present if network.asynchronous else listens)[:, :, None]
+    came = went & ~np.stack([network.lost(seed, nodes, round_number) for seed in seeds])
+    counts = [[int(count) for count in links_used.sum((1, 2))] for links_used in (went, came)]
+    heard = came & sound[:, None, :]
+    messages = tree.map_leaves(lambda value: value[place], sent.outcome.uploads)
+    if network.asynchronous:
+        rows = [row for row, _ in enumerate(sent.jobs) if sent.arrived[row]]
+        mailbox = mailbox or Mailbox.empty(sent.outcome.uploads, replicas, nodes)
+        mailbox = mailbox.post(
+            tree.index(sent.outcome.uploads, torch.tensor(rows, device=world.device)),
+            np.array([sent.jobs[row] for row in rows], dtype=np.int64).reshape(-1, 2),
+            heard,
+            round_number,
+        )
+        heard = mailbox.usable(round_number, network.staleness) & links & listens[:, :, None]
+        messages, sound = mailbox.messages, mailbox.sent >= 0
+    own = np.arange(nodes)
+    heard[:, own, own] = takes_part & sound
+    sizes: Floats = np.where(heard, world.sizes()[:, None, :], 0.0)
+    return Heard(
+        messages=blanked(messages, sound, world.device),
+        who=heard,
+        weights=normalised(sizes),
+        peers=normalised(sizes * (1 - np.eye(nodes))),
+        mixing=np.stack([_mixing(*given) for given in zip(links, heard, world.sizes() > 0, strict=True)]),
+        sent=counts[0],
+        received=counts[1],
+        mailbox=mailbox,
+    )
+
+
+def _mixing(links: Booleans, heard: Booleans, speaks: Booleans) -> Floats:
+    """[receivers, senders] Metropolis-Hastings weights; those of unheard neighbours are the node's own.
+
+    Args:
+        links: [receivers, senders] the neighbours.
+        heard: The same, who was heard, a node itself among them.
+        speaks: [nodes] who has data; the others count for no degree.
+
+    A node that has nothing to say itself follows all whom it hears alike.
+    """
+    own = np.eye(len(links), dtype=np.bool_)
+    others = np.where(heard & ~own, metropolis(links & speaks[:, None] & speaks), 0.0)
+    mixing = others + own * (1 - others.sum(-1, keepdims=True))
+    alike = heard / np.maximum(heard.sum(-1, keepdims=True), 1)
+    chosen: Floats = np.where(heard.diagonal()[:, None], mixing, alike)
+    return chosen
+
+
+def blanked(messages: State, present: Booleans, device: torch.device) -> State:
+    """Messages with zeros for those that were not received: 0 times NaN would still be NaN."""
+    if present.all():
+        return messages
+    blank = tree.map_leaves(torch.zeros_like, messages)
+    return tree.where(torch.from_numpy(present).to(device), messages, blank)
+
+
+def normalised(sizes: Floats) -> Floats:
+    """Shares of the last axis; all 0 where all are."""
+    total = sizes.sum(-1, keepdims=True)
+    return np.asarray(sizes / np.where(total > 0, total, 1), dtype=np.float64)

@@ -1,0 +1,101 @@
+"""What can be said about every node of a graph in a round, beside its accuracy."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.engine.rounds.exchange import Report
+from consilience.engine.rounds.listening import Heard
+from consilience.engine.world import World
+from consilience.learning.coordinate import Coordinate
+from consilience.types import Params
+
+IMPORTANCE = "importance"
+"""The group of an upload that holds curvature."""
+
+
+def node_metrics(world: World, params: Params, report: Report | None) -> list[dict[str, list[float]]]:
+    """By replica, lists over nodes, whose parameters are [replicas, nodes, ...].
+
+    consensus: the distance of a node's model from the mean of all.
+    curvature: the norm of the curvature that a node sent; NaN for one that sent none.
+    contributors: how many messages a parameter of the node is made of, the mean over parameters of
+        `(sum of weights)^2 / sum of squared weights`; 1 for a node that heard itself alone.
+    curvature COORDINATE: what a node sent of a single parameter.
+    share COORDINATE: that as a share of all curvature that the node heard of the parameter: the weight of its
+        own value where the method weighs by curvature alone, its own included (DecHW as printed).
+    """
+    columns = {"consensus": consensus(params)}
+    if report is not None and report.heard is not None:
+        columns["contributors"] = contributors(report.heard)
+        if report.outcome is not None and IMPORTANCE in report.outcome.uploads:
+            columns["curvature"] = _curvature(world, report)
+            for one in world.coordinates:
+                columns |= {f"{kind} {one}": found for kind, found in followed(report.heard, one).items()}
+    lists = {name: values.double().cpu().numpy().tolist() for name, values in columns.items()}
+    return [{name: rows[replica] for name, rows in lists.items()} for replica in range(len(world.replicas))]
+
+
+def consensus(params: Params) -> Tensor:
+    """[replicas, nodes] distances from the mean model, of [replicas, nodes, ...] parameters."""
+    squares = [
+        (value.double() - value.double().mean(1, keepdim=True)).flatten(2).square().sum(-1)
+        for value in params.values()
+    ]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def contributors(heard: Heard) -> Tensor:
+    """[replicas, nodes] the effective number of messages that a node's parameters are made of."""
+    params, importance = heard.messages["params"], heard.messages.get(IMPORTANCE, {})
+    who = torch.from_numpy(heard.who).to(next(iter(params.values())).device).double()
+    by_data = torch.from_numpy(heard.weights).to(who.device).square().sum(-1).reciprocal()
+    by_data = torch.where(who.sum(-1) > 0, by_data, 1.0)  # a node that heard nothing stays as it is
+    total, count = torch.zeros_like(by_data), 0
+    for name, value in params.items():
+        size = value[0, 0].numel()
+        count += size
+        if name not in importance:
+            total = total + size * by_data
+            continue
+        evidence = importance[name].double().flatten(2)
+        sums, squares = who @ evidence, who @ evidence.square()
+        effective = torch.where(
+            squares > 0, sums.square() / torch.where(squares > 0, squares, 1.0), by_data[..., None]
+        )
+        total = total + effective.sum(-1)
+    return total / count
+
+
+def followed(heard: Heard, one: Coordinate) -> dict[str, Tensor]:
+    """[replicas, nodes] curvature of one parameter and a node's share of it; by data where all have none.
+
+    Nothing where the parameter carries no curvature.
+    """
+    importance = heard.messages[IMPORTANCE]
+    if one.name not in importance:
+        return {}
+    sent = one.of(importance[one.name]).double()
+    who, weights = (
+        torch.from_numpy(matrix).to(sent.device).double() for matrix in (heard.who, heard.weights)
+    )
+    spoke = who.diagonal(dim1=1, dim2=2) > 0
+    known = (who @ sent[..., None]).squeeze(-1)
+    by_curvature = sent / torch.where(known > 0, known, 1.0)
+    share = torch.where(known > 0, by_curvature, weights.diagonal(dim1=1, dim2=2))
+    return {
+        "curvature": torch.where(spoke, sent, torch.nan),
+        "share": torch.where(spoke, share, torch.nan),
+    }
+
+
+def _curvature(world: World, report: Report) -> Tensor:
+    assert report.outcome is not None
+    norms = [v.double().flatten(1).square().sum(-1) for v in report.outcome.uploads[IMPORTANCE].values()]
+    sent = torch.stack(norms).sum(0).sqrt()
+    shape = (len(world.replicas), world.population)
+    replicas, nodes = np.array(report.jobs, dtype=np.int64).reshape(-1, 2).T
+    places = torch.from_numpy(replicas * world.population + nodes).to(sent.device)
+    return sent.new_full((shape[0] * shape[1],), torch.nan).index_copy(0, places, sent).reshape(shape)

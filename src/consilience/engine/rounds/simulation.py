@@ -1,0 +1,369 @@
+"""One algorithm in one world, round by round."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from consilience import sweeping, tree
+from consilience.algorithm import Algorithm
+from consilience.engine.rounds.evaluation import Scored, score_on_own_data, score_on_test
+from consilience.engine.rounds.exchange import Cast, Exchange, Report, cohort_of, everyone, phase_of, setup_of
+from consilience.engine.rounds.listening import Heard
+from consilience.engine.rounds.mailbox import Mailbox
+from consilience.engine.rounds.node_metrics import node_metrics
+from consilience.engine.rounds.store import Store
+from consilience.engine.world import World
+from consilience.exchange.traffic import Traffic
+from consilience.types import IntArray, State
+
+LOG = logging.getLogger("consilience")
+
+MODELS_AT_A_TIME = 100
+"""How many models are evaluated at once."""
+
+LINKS = "links."
+"""Before the names of what nodes remember of each other, in a snapshot."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one replica did in one round."""
+
+    replica: int
+    round: int
+    """Counts from 1."""
+    train_loss: float | None
+    bytes_up: dict[str, int]
+    bytes_down: dict[str, int]
+    messages: int
+    """That clients sent; on a graph, one for every edge and direction."""
+    samples: int
+    seconds: float
+    """Wall-clock time of the round, all replicas together."""
+    dropped: tuple[str, ...]
+    scores: dict[str, float] = field(default_factory=dict)
+    """test_accuracy, test_loss and, where many models are evaluated, their spread."""
+    nodes: dict[str, list[float]] = field(default_factory=dict)
+    """On a graph, lists over nodes: accuracy, consensus and so on; NaN where there is nothing to say."""
+
+
+class Simulation:
+    """An algorithm's state in a world.
+
+    Args:
+        world: Where.
+        algorithm: With holes where variants differ; the world has the numbers for them.
+    """
+
+    def __init__(self, world: World, algorithm: Algorithm) -> None:
+        self.world, self.algorithm = world, algorithm
+        self.round = 0
+        self.mailbox: Mailbox | None = None
+        population = world.population
+        self.store = Store(len(world.replicas) * population, self._initial_memory, world.device)
+        self.links = Store(len(world.replicas) * population**2, self._initial_link, world.device)
+        hubs = self._map_rows(lambda whole, model: whole.init_hub(model), world.hub_rows)
+        self.hub = tree.reshape_leading(hubs, 1, *world.hub_shape)
+
+    def _initial_memory(self, rows: IntArray) -> State:
+        return self._map_rows(lambda whole, model: whole.init_memory(model), rows)
+
+    def _initial_link(self, rows: IntArray) -> State:
+        clients = rows // self.world.population
+        return self._map_rows(lambda whole, model: whole.init_link(model), clients)
+
+    def _map_rows(self, function: Callable[[Algorithm, State], State], rows: IntArray) -> State:
+        """`function(algorithm, initial model)` of some clients (replica * population + client), stacked."""
+        swept = self.world.numbers_of(torch.from_numpy(rows // self.world.population).to(self.world.device))
+
+        def one(numbers_of_row: State, model: State) -> State:
+            return function(self._whole(numbers_of_row), model)
+
+        return self.world.executor.map(one, (0, 0), swept, self.world.initial_models(rows))
+
+    def _whole(self, swept: State) -> Algorithm:
+        return sweeping.join(self.algorithm, swept["method"])
+
+    def step(self, *, evaluate: bool = True, trained: bool = True) -> list[Record]:
+        """One round; a record for every replica.
+
+        Args:
+            evaluate: Whether models are evaluated on the global test set.
+            trained: Whether those of peers are also evaluated before they hear their neighbours.
+        """
+        start = time.perf_counter()
+        world = self.world
+        in_force = self._whole(tree.index(world.numbers, 0)).at(self.round)
+        exchanges = [
+            Exchange(
+                world,
+                phase_of(self.algorithm, self.round, index),
+                in_force.cached,
+                in_force.personal,
+                self.round,
+            )
+            for index in range(len(in_force.phases()))
+        ]
+        self._welcome_back()
+        reports = self._set_up() if self.round == 0 else []
+        heard: Heard | None = None
+        for one, phase in zip(exchanges, in_force.phases(), strict=True):
+            cast = cohort_of(world, self.round)
+            reports.append(self._run_replies(one, cast, heard) if phase.replies else self._run(one, cast))
+            heard = reports[-1].heard
+        traffic = tuple(Traffic() for _ in world.replicas)
+        for report in reports:
+            self._warn(report)
+            for total, part in zip(traffic, report.traffic, strict=True):
+                total.add(part)
+        self.round += 1
+        training = next((report for report in reversed(reports) if report.has_models), None)
+        scored = self._score(training if trained else None) if evaluate else []
+        nodes = self._nodes(scored, training) if evaluate else [{} for _ in world.replicas]
+        seconds = time.perf_counter() - start
+        return [
+            Record(
+                replica=replica,
+                round=self.round,
+                train_loss=_train_loss(reports, replica),
+                bytes_up=dict(traffic[replica].up),
+                bytes_down=dict(traffic[replica].down),
+                messages=traffic[replica].messages,
+                samples=_samples(reports, replica),
+                seconds=seconds,
+                dropped=_dropped(reports, replica),
+                scores=_scores(scored, replica),
+                nodes=nodes[replica],
+            )
+            for replica in range(len(self.world.replicas))
+        ]
+
+    def _warn(self, report: Report) -> None:
+        for replica, clients in enumerate(report.rejected):
+            if clients:
+                LOG.warning(
+                    "%s, seed %d, round %d: rejected the uploads of clients %s",
+                    self.algorithm.name,
+                    self.world.replicas[replica].seed,
+                    self.round + 1,
+                    ", ".join(map(str, sorted(clients))),
+                )
+
+    def _set_up(self) -> list[Report]:
+        """The exchanges before the first round, with everyone."""
+        phases = [setup_of(self.algorithm, index) for index in range(len(self.algorithm.setup()))]
+        return [
+            self._run(Exchange(self.world, p, frozenset(), self.algorithm.personal, 0), everyone(self.world))
+            for p in phases
+        ]
+
+    def _run(self, one: Exchange, cast: Cast) -> Report:
+        report = one.run(cast, self.hub, self.store, self.mailbox)
+        self.hub, self.mailbox = report.hub, report.mailbox
+        return report
+
+    def _run_replies(self, one: Exchange, cast: Cast, heard: Heard | None) -> Report:
+        report = one.run_replies(cast, self.hub, self.links, heard)
+        self.hub = report.hub
+        return report
+
+    def _welcome_back(self) -> None:
+        """Nodes that return start anew, where the network says so."""
+        world = self.world
+        if not (world.graph and world.network.fresh):
+            return
+        nodes = world.population
+        returned = [world.network.returned(r.seed, nodes, self.round) for r in world.replicas]
+        rows = np.flatnonzero(np.concatenate(returned))
+        if len(rows):
+            chosen = torch.from_numpy(rows).to(world.device)
+            hubs = self._map_rows(lambda whole, model: whole.init_hub(model), rows)
+            self.hub = {
+                group: {
+                    name: value.flatten(0, 1).index_copy(0, chosen, hubs[group][name]).reshape(value.shape)
+                    for name, value in params.items()
+                }
+                for group, params in self.hub.items()
+            }
+            self.store.forget(rows)
+            self.links.forget((rows[:, None] * nodes + np.arange(nodes)).flatten())
+
+    def evaluated(self) -> list[tuple[int, int]]:
+        """(replica, client) of every model that is evaluated: one a server, or one a client."""
+        if self.world.graph:
+            return [
+                (r, node) for r in range(len(self.world.replicas)) for node in range(self.world.population)
+            ]
+        if self.algorithm.personal:
+            return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
+        return [(r, 0) for r in range(len(self.world.replicas))]
+
+    def models(self, rows: list[tuple[int, int]], *, own: bool = False) -> State:
+        """The models of some (replica, client) pairs, stacked; `own`: those of personalised clients."""
+        replicas, clients = (
+            torch.tensor(column, device=self.world.device) for column in zip(*rows, strict=True)
+        )
+        hubs = tree.map_leaves(lambda v: v[replicas, clients] if self.world.graph else v[replicas], self.hub)
+        memory: State = {}
+        if self.algorithm.personal or own:
+            memory = self.store.load([r * self.world.population + client for r, client in rows])
+
+        def model(swept: State, hub: State, memory: State) -> State:
+            whole = self._whole(swept).at(max(0, self.round - 1))  # who made what is evaluated
+            return whole.personal_model(hub, memory) if own else whole.model(hub, memory)
+
+        return self.world.executor.map(model, (0, 0, 0), self.world.numbers_of(replicas), hubs, memory)
+
+    def evaluate(self) -> list[dict[str, float]]:
+        """Scores on the global test set, by replica."""
+        scored = self._score(None)
+        return [_scores(scored, replica) for replica in range(len(self.world.replicas))]
+
+    def _score(self, report: Report | None) -> list[Scored]:
+        """All evaluations of a round; with a report, also of what peers had before they heard others."""
+        rows = self.evaluated()
+        many = self.world.graph or self.algorithm.personal
+        scored = [self._on_test("", rows, lambda chosen: self.models(rows[chosen]), many=many)]
+        if self.world.graph and report is not None and report.outcome is not None:
+            uploads, sound = report.outcome.uploads, report.outcome.arrived.nonzero().squeeze(1)
+            trained_rows = [report.jobs[row] for row in sound.tolist()]
+            models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
+            scored.append(
+                self._on_test("trained_", trained_rows, lambda c: tree.index(models, sound[c]), many=True)
+            )
+        if self.algorithm.personalised:
+            everyone = self._everyone()
+            found = [
+                score_on_own_data(self.world, self.models(everyone[some], own=True), everyone[some])
+                for some in _chunks(len(everyone))
+            ]
+            scored.append(Scored.of("personal_", everyone, found, many=True))
+        return scored
+
+    def _on_test(
+        self, prefix: str, rows: list[tuple[int, int]], models: Callable[[slice], State], *, many: bool
+    ) -> Scored:
+        """Models on the global test set, some at a time."""
+        found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
+        return Scored.of(prefix, rows, found, many=many)
+
+    def _nodes(self, scored: list[Scored], report: Report | None) -> list[dict[str, list[float]]]:
+        """By replica, what there is to say about every node of a graph."""
+        if not self.world.graph:
+            return [{} for _ in self.world.replicas]
+        nodes = self.world.population
+        stacked = {"params": self.models(self.evaluated())["params"]}
+        params = tree.reshape_leading(stacked, 1, *self.world.hub_shape)["params"]
+        return [
+            {**{f"{one.prefix}accuracy": one.by_node(replica, nodes) for one in scored}, **others}
+            for replica, others in enumerate(node_metrics(self.world, params, report))
+        ]
+
+    def _everyone(self) -> list[tuple[int, int]]:
+        """(replica, client) of all clients that have data."""
+        return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
+
+    def clients(self) -> list[dict[str, float | int]]:
+        """Every client's result: on its own data and, where it has a model of its own, on the test set."""
+        everyone = self._everyone()
+        results: list[dict[str, float | int]] = []
+        for chunk in _chunks(len(everyone)):
+            some = everyone[chunk]
+            models = self.models(some)
+            own = score_on_own_data(self.world, models, some)
+            alone = self.world.graph or self.algorithm.personal
+            test = score_on_test(self.world, models, some) if alone else None
+            personal = (
+                score_on_own_data(self.world, self.models(some, own=True), some)
+                if self.algorithm.personalised
+                else None
+            )
+            for i, (replica, client) in enumerate(some):
+                result: dict[str, float | int] = {
+                    "replica": replica,
+                    "client": client,
+                    "samples": len(self.world.replicas[replica].shards[client]),
+                    "own_accuracy": float(own.accuracy[i]),
+                    "own_loss": float(own.loss[i]),
+                }
+                if test is not None:
+                    result |= {"test_accuracy": float(test.accuracy[i]), "test_loss": float(test.loss[i])}
+                if personal is not None:
+                    result |= {
+                        "personal_accuracy": float(personal.accuracy[i]),
+                        "personal_loss": float(personal.loss[i]),
+                    }
+                results.append(result)
+        return results
+
+    def snapshot(self) -> State:
+        """Everything that later rounds depend on."""
+        hub = {f"hub.{group}": params for group, params in self.hub.items()}
+        clock = {"clock": {"round": torch.tensor(self.round)}}
+        mailbox = self.mailbox.snapshot() if self.mailbox else {}
+        links = {f"{LINKS}{group}": params for group, params in self.links.snapshot().items()}
+        return tree.join(clock, hub, self.store.snapshot(), links, mailbox)
+
+    def restore(self, snapshot: State) -> None:
+        """Continue from a snapshot."""
+        self.round = int(snapshot["clock"]["round"])
+        device = self.world.device
+        self.hub = {
+            group: {name: snapshot[f"hub.{group}"][name].to(device) for name in params}
+            for group, params in self.hub.items()
+        }
+        self.store.restore(snapshot)
+        links = {g.removeprefix(LINKS): params for g, params in snapshot.items() if g.startswith(LINKS)}
+        self.links.restore(links)
+        self.mailbox = Mailbox.restore(snapshot, device)
+
+
+def _scores(scored: list[Scored], replica: int) -> dict[str, float]:
+    return {name: value for one in scored for name, value in one.summary(replica).items()}
+
+
+def _chunks(count: int) -> list[slice]:
+    """Some models at a time."""
+    return [slice(start, start + MODELS_AT_A_TIME) for start in range(0, count, MODELS_AT_A_TIME)]
+
+
+def _jobs_of(report: Report, replica: int) -> list[int]:
+    return [row for row, (index, _) in enumerate(report.jobs) if index == replica]
+
+
+def _train_loss(reports: list[Report], replica: int) -> float | None:
+    """The mean loss over all samples of all local steps, without rejected clients."""
+    loss, rows = 0.0, 0.0
+    for report in reports:
+        if report.outcome is not None and "loss" in report.outcome.tally:
+            jobs = [
+                row
+                for row in _jobs_of(report, replica)
+                if report.jobs[row][1] not in report.rejected[replica]
+            ]
+            loss += float(report.outcome.tally["loss"][jobs].double().sum())
+            rows += float(report.outcome.tally["rows"][jobs].double().sum())
+    return loss / rows if rows else None
+
+
+def _samples(reports: list[Report], replica: int) -> int:
+    """Samples that optimiser steps were taken on."""
+    tallies = (
+        report.outcome.tally["rows"][_jobs_of(report, replica)].double().sum()
+        for report in reports
+        if report.outcome is not None and "rows" in report.outcome.tally
+    )
+    return int(sum(float(rows) for rows in tallies))
+
+
+def _dropped(reports: list[Report], replica: int) -> tuple[str, ...]:
+    """Who was missing and why."""
+    lost = {client: "upload lost" for report in reports for client in report.failed[replica]}
+    bad = {client: "upload rejected" for report in reports for client in report.rejected[replica]}
+    return tuple(f"client {client} ({why})" for client, why in sorted((lost | bad).items()))

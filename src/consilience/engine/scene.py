@@ -1,0 +1,58 @@
+"""A setting in which methods are simulated, described; `build` makes a world of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import nn
+
+from consilience.algorithm import Init
+from consilience.data.dataset import Dataset, Normalisation
+from consilience.data.partition import Partition
+from consilience.engine.determinism import Precision
+from consilience.engine.network import Network
+from consilience.exchange.cohort import LocalWork
+from consilience.graphs.base import Topology
+from consilience.learning.coordinate import Coordinate
+
+ExecutorName = Literal["auto", "batched", "sequential"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything about a setting but the methods."""
+
+    dataset: Dataset
+    build: Callable[[], nn.Module]
+    partitions: Mapping[int, Partition]
+    """By seed."""
+    topology: Topology
+    work: LocalWork
+    participation: int
+    failure_rate: float = 0.0
+    network: Network = field(default_factory=Network)
+    init: Init = "common"
+    normalize: Normalisation = "half"
+    executor: ExecutorName = "auto"
+    lanes: int | None = None
+    """How many clients train side by side; None: as many as memory allows."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float32
+    precision: Precision = "fp32"
+    compiled: bool = False
+    """Whether steps are compiled, on a GPU; those that fill it are not."""
+    coordinates: tuple[Coordinate, ...] = ()
+    """Parameters whose curvature and weight are recorded at every node of a graph."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, in their order."""
+        return list(self.partitions)
+
+    @property
+    def population(self) -> int:
+        """The number of clients."""
+        return len(next(iter(self.partitions.values())).shards)

@@ -1,0 +1,1 @@
+"""One exchange of messages, in a simulation or over a network."""

@@ -1,0 +1,152 @@
+"""A cohort: the clients (of all replicas) that work in one exchange, and the batches they will see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from consilience.client import Rows
+from consilience.learning.batches import Plan, Visit, common_plan, data_plan, training_plan
+from consilience.learning.randomness import Purpose, generator, stream_keys
+from consilience.types import IntArray
+
+SAMPLE_ROWS = 128
+"""Rows of a batch where only samples matter."""
+TEST_ROWS = 1000
+"""Rows of the test set that a model sees at a time."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How much a client trains in one round, a number of epochs or of steps, and how."""
+
+    epochs: int | None
+    steps: int | None
+    batch_size: int
+    stragglers: float = 0.0
+    """How likely a client does less: some number of epochs (or steps) below the full one, at least 1."""
+    lr_decay: float = 1.0
+    """The learning rate is multiplied by this from round to round."""
+    clip: float | None = None
+    """The largest norm of a gradient; longer ones are shortened."""
+
+    def done(self, seed: int, round_number: int, client: int) -> int:
+        """The epochs (or steps) that a client does in a round."""
+        full = self.epochs if self.steps is None else self.steps
+        assert full is not None
+        if self.stragglers == 0 or full < 2:
+            return full
+        random = generator(seed, Purpose.STRAGGLING, round_number, client)
+        return int(random.integers(1, full)) if random.random() < self.stragglers else full
+
+    def count(self, samples: int, done: int) -> int:
+        """Optimiser steps for a client with some number of samples that does some epochs (or steps)."""
+        if samples == 0:
+            return 0
+        return done if self.steps is not None else done * -(-samples // self.batch_size)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's work in one replica. The seed is the replica's."""
+
+    replica: int
+    seed: int
+    client: int
+    shard: IntArray
+    holdout: IntArray
+    host: int | None = None
+    """Whom a reply is for."""
+
+    def rows(self, which: Rows) -> IntArray:
+        """The rows of the data to visit."""
+        if which == "holdout" or (which == "own" and len(self.holdout)):
+            return self.holdout
+        return self.shard
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Jobs of one round. Plans are made when they are first asked for."""
+
+    jobs: tuple[Job, ...]
+    round: int
+    work: LocalWork
+    device: torch.device
+    test: IntArray
+    """Rows of the global test set."""
+    _plans: dict[tuple[Rows, int | None], Plan] = field(default_factory=dict)
+
+    def part(self, chosen: slice) -> Cohort:
+        """Some of the jobs."""
+        return Cohort(self.jobs[chosen], self.round, self.work, self.device, self.test)
+
+    def column(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+        """One number a job, as a tensor on the device."""
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+    def samples(self) -> list[int]:
+        """Training samples of each job's client."""
+        return [len(job.shard) for job in self.jobs]
+
+    def steps(self) -> list[int]:
+        """Optimiser steps of each job."""
+        return [
+            self.work.count(len(job.shard), done) for job, done in zip(self.jobs, self.done(), strict=True)
+        ]
+
+    def done(self) -> list[int]:
+        """Epochs (or steps) of each job's local training."""
+        return [self.work.done(job.seed, self.round, job.client) for job in self.jobs]
+
+    def keys(self) -> torch.Tensor:
+        """[jobs] int64, a source of randomness for each job in this round."""
+        parts = [
+            (job.seed, Purpose.MESSAGE, self.round, job.client, *(() if job.host is None else (job.host,)))
+            for job in self.jobs
+        ]
+        return stream_keys(parts).to(self.device)
+
+    def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
+        """The batches of all jobs."""
+        if (rows, epoch) not in self._plans:
+            self._plans[rows, epoch] = self._make_plan(rows, epoch)
+        return self._plans[rows, epoch]
+
+    def _make_plan(self, rows: Rows, epoch: int | None) -> Plan:
+        if rows == "test":
+            return common_plan(self.test, len(self.jobs), TEST_ROWS, self.device)
+        visits = [Visit(job.seed, self.round, job.client, job.rows(rows)) for job in self.jobs]
+        asked = self.work.batch_size if rows in ("train", "data", "batch") else SAMPLE_ROWS
+        size = max(1, min(asked, max(len(visit.rows) for visit in visits)))
+        if rows == "train":
+            done = self.done()
+            if self.work.steps is not None:
+                return training_plan(visits, [()] * len(visits), done, size, self.device)
+            epochs = [range(count) if epoch is None else range(epoch, epoch + 1) for count in done]
+            return training_plan(visits, epochs, None, size, self.device)
+        whole = data_plan(visits, size, self.device)
+        return whole.beginning([1] * len(visits)) if rows == "batch" else whole
+
+
+def sample_clients(seed: int, round_number: int, available: IntArray, count: int) -> IntArray:
+    """The clients of a round, in ascending order; all that are available where `count` allows."""
+    if count >= len(available):
+        return available
+    random = generator(seed, Purpose.COHORT, round_number)
+    return np.sort(random.choice(available, size=count, replace=False))
+
+
+def failed_clients(seed: int, round_number: int, clients: IntArray, rate: float) -> frozenset[int]:
+    """The clients whose upload will not arrive this round."""
+    if rate == 0:
+        return frozenset()
+    # Every client has a draw of its own, so that who fails does not depend on who else was sampled.
+    return frozenset(
+        int(client)
+        for client in clients
+        if generator(seed, Purpose.FAILURE, round_number, int(client)).random() < rate
+    )

@@ -1,0 +1,207 @@
+"""The files of a run: written so that a kill at any instant loses nothing that was reported as saved."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import quote
+
+import yaml
+from torch import Tensor
+
+from consilience import wire
+from consilience.errors import UserError, unknown
+
+Existing = Literal["refuse", "overwrite", "resume"]
+
+CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
+CHECKPOINT, PARTITIONS, PLOT, MODELS = "checkpoint.safetensors", "partitions.json", "accuracy.png", "models"
+NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
+PLOTS = (PLOT, NODE_PLOT, MAP, COORDINATE_PLOT)
+"""Those of nodes are there for a run on a graph only."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands."""
+
+    arm: int
+    """The method (of a setting) that runs; those before it are complete."""
+    metrics: int
+    """Lines of the metrics that belong to it."""
+    clients: int
+    """Lines of the clients' results that belong to it."""
+    state: dict[str, Tensor]
+    config: str = ""
+    """A digest of the configuration."""
+
+
+class RunFolder:
+    """One run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prepare(self, config: Mapping[str, Any], existing: Existing) -> None:
+        """Make the folder, or check what is there. An existing run is never overwritten unless asked."""
+        if existing not in get_args(Existing):
+            raise unknown("value of existing", existing, get_args(Existing))
+        written = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        there = self.path / CONFIG
+        if there.exists() and existing == "refuse":
+            raise UserError(
+                f"{self.path} holds a run already; continue it with `consilience resume {self.path}`, "
+                "choose another name=..., or pass --overwrite"
+            )
+        if there.exists() and existing == "resume":
+            if yaml.safe_load(there.read_text()) != yaml.safe_load(written):
+                raise UserError(
+                    f"{self.path} was made with another configuration, so it cannot be continued with this"
+                )
+            return
+        if existing == "overwrite":
+            self._clear()
+        self.path.mkdir(parents=True, exist_ok=True)
+        atomic_write(there, written.encode())
+
+    def _clear(self) -> None:
+        """Delete the files of an earlier run, and nothing else that may lie there."""
+        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, *PLOTS, CONFIG):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / MODELS, ignore_errors=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within it, no other process can write to this run."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another process is working on {self.path}") from None
+            yield
+
+    def append(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Add lines to a .jsonl file; they are on disk when this returns."""
+        with (self.path / name).open("a") as handle:
+            handle.writelines(json_line(line) + "\n" for line in lines)
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def read_lines(self, name: str) -> list[dict[str, Any]]:
+        """The lines of a .jsonl file; a torn last line is left out."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        try:
+            lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}") from None
+        if not all(isinstance(line, dict) for line in lines):
+            raise UserError(f"{path} is damaged: a line is not an object")
+        return lines
+
+    def truncate(self, name: str, count: int) -> list[dict[str, Any]]:
+        """Keep the first `count` lines, and give them."""
+        path = self.path / name
+        if count and not path.exists():
+            raise UserError(f"{path} is missing")
+        lines = self.read_lines(name)
+        if len(lines) < count:
+            raise UserError(f"{path} is damaged: {len(lines)} lines, but the checkpoint knows {count}")
+        if path.exists():
+            whole = path.read_bytes().split(b"\n")
+            atomic_write(path, b"".join(line + b"\n" for line in whole[:count]))
+        return lines[:count]
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, atomically."""
+        fields = {name: str(getattr(checkpoint, name)) for name in ("arm", "metrics", "clients", "config")}
+        atomic_write(self.path / CHECKPOINT, wire.encode_tensors(checkpoint.state, fields))
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint, its digest checked; None where there is none yet."""
+        path = self.path / CHECKPOINT
+        if not path.exists():
+            return None
+        try:
+            state, fields = wire.decode_tensors(path.read_bytes())
+            arm, metrics, clients = (int(fields[name]) for name in ("arm", "metrics", "clients"))
+            return Checkpoint(arm, metrics, clients, state, fields["config"])
+        except (wire.WireError, KeyError, ValueError) as error:
+            raise UserError(f"{path} is damaged: {error}") from None
+
+    def save_models(self, label: str, tensors: dict[str, Tensor]) -> None:
+        """Keep a method's final models."""
+        (self.path / MODELS).mkdir(exist_ok=True)
+        atomic_write(self._models(label), wire.encode_tensors(tensors, {"label": label}))
+
+    def load_models(self, label: str) -> dict[str, Tensor]:
+        """A method's final models."""
+        try:
+            return wire.decode_tensors(self._models(label).read_bytes())[0]
+        except wire.WireError as error:
+            raise UserError(f"{self._models(label)} is damaged: {error}") from None
+
+    def _models(self, label: str) -> Path:
+        return self.path / MODELS / f"{quote(label, safe='=,+')}.safetensors"
+
+    def settle(self, name: str, value: object, *, resumed: bool) -> None:
+        """Write a JSON file that never changes; a resumed run must have the same."""
+        path = self.path / name
+        if resumed and path.exists() and json.loads(path.read_text()) != json.loads(json.dumps(value)):
+            raise UserError(
+                f"the data, their split or the graph are not those of {path}, so this run cannot go on"
+            )
+        self.write_json(name, value)
+
+    def write_json(self, name: str, value: object) -> None:
+        """Replace a JSON file, atomically."""
+        atomic_write(self.path / name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def json_line(line: Mapping[str, Any]) -> str:
+    """One line of JSON; numbers that are not finite become null."""
+    return json.dumps(finite_line(line), allow_nan=False)
+
+
+def finite_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The line with every number that is not finite replaced by None."""
+    return {key: _finite(value) for key, value in line.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return finite_line(value)
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Replace a file so that it is always either the old one or the new one, also after a power cut."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; what was saved before is still there"
+        ) from None

@@ -1,0 +1,109 @@
+"""What a run consists of: every method in every setting."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import torch
+
+from consilience.algorithm import Algorithm, Init
+from consilience.config import Config
+from consilience.config.entries import MethodChoice
+from consilience.data import load
+from consilience.data.dataset import Dataset
+from consilience.data.partition import Partition, partition
+from consilience.engine.build import check
+from consilience.engine.scene import Scene
+from consilience.errors import UserError
+from consilience.exchange.cohort import LocalWork
+from consilience.learning.coordinate import Coordinate
+from consilience.learning.solvers import Solver
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method, with all variants and seeds, in one setting."""
+
+    setting: str
+    config: Config
+    scene: Scene
+    choice: MethodChoice
+    variants: tuple[tuple[Algorithm, Solver], ...]
+    labels: tuple[str, ...]
+    """By variant."""
+
+    @property
+    def name(self) -> str:
+        """Names the arm's files."""
+        return f"{self.setting} {self.choice.label}"
+
+    def who(self, replica: int) -> tuple[str, int]:
+        """The label and the seed of a replica."""
+        seeds = self.scene.seeds
+        return self.labels[replica // len(seeds)], seeds[replica % len(seeds)]
+
+
+def plan(config: Config) -> list[Arm]:
+    """The arms of a run, in order. Everything that can be refused is refused here, before the first round."""
+    datasets: dict[str, Dataset] = {}
+    partitions: dict[str, dict[int, Partition]] = {}
+    arms = []
+    for setting, one in config.settings():
+        name = one.data.name
+        if name not in datasets:
+            datasets[name] = one.data.own or load(name)
+        key = json.dumps([one.written()[k] for k in ("data", "partition", "seeds")] + [one.population])
+        if key not in partitions:
+            partitions[key] = split(one, datasets[name])
+        scene = _scene(one, datasets[name], partitions[key])
+        for choice in one.method:
+            init: Init = choice.init or one.init or ("different" if one.topology.name != "star" else "common")
+            own_scene = replace(scene, init=init)
+            pairs = [
+                ((algorithm, solver), " ".join(filter(None, (choice.label, first, second))))
+                for algorithm, first in zip(choice.sweep.variants, choice.sweep.labels, strict=True)
+                for solver, second in zip(one.solver.variants, one.solver.labels, strict=True)
+            ]
+            variants, labels = zip(*pairs, strict=True)
+            arms.append(Arm(setting, one, own_scene, choice, variants, labels))
+            check(own_scene, variants)
+    names = [arm.name for arm in arms]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"two methods would both be called {twice!r}; give one a label")
+    return arms
+
+
+def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
+    """The partition of every seed."""
+    labels = dataset.targets.numpy()
+    groups = None if dataset.groups is None else dataset.groups.numpy()
+    test_groups = None if dataset.test_groups is None else dataset.test_groups.numpy()
+    return {
+        seed: partition(
+            config.partition, labels, config.population, seed, groups=groups, test_groups=test_groups
+        )
+        for seed in config.seeds
+    }
+
+
+def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -> Scene:
+    return Scene(
+        dataset=dataset,
+        build=lambda: config.model.build(dataset.shape, dataset.classes),
+        partitions=partitions,
+        topology=config.topology,
+        work=LocalWork(**config.local.model_dump()),
+        participation=config.participants,
+        failure_rate=config.failure_rate,
+        network=config.network.network(),
+        normalize=config.data.normalize,
+        executor=config.executor,
+        lanes=config.lanes,
+        device=config.torch_device,
+        dtype=getattr(torch, config.dtype),
+        precision=config.precision,
+        compiled=config.compile == "always",
+        coordinates=tuple(Coordinate.parse(text) for text in config.evaluate.coordinates),
+    )

@@ -1,0 +1,114 @@
+"""The lines of a run's files: metrics, results of clients, manifests, and the digest of all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from consilience import __version__, tree, wire
+from consilience.config import Config
+from consilience.engine.build import adjacency_of
+from consilience.engine.rounds.simulation import Record
+from consilience.engine.scene import Scene
+from consilience.experiment.folder import (
+    finite_line,
+)
+from consilience.experiment.plan import Arm
+from consilience.report.node_records import Peers
+from consilience.types import State
+
+
+def peers(arm: Arm) -> Peers | None:
+    """The graph of the first seed in the last round."""
+    scene, seed = arm.scene, arm.scene.seeds[0]
+    drawing = scene.network.drawing(arm.config.rounds - 1)
+    graph = adjacency_of(scene, seed, drawing) if drawing else adjacency_of(scene, seed)
+    sizes = tuple(len(rows) for rows in scene.partitions[seed].shards)
+    return None if graph is None else Peers(seed, graph, sizes)
+
+
+def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
+    """One line of the metrics."""
+    label, seed = arm.who(record.replica)
+    return finite_line(
+        {
+            "setting": arm.setting,
+            "method": label,
+            "seed": seed,
+            "round": record.round,
+            **record.scores,
+            "train_loss": record.train_loss,
+            "bytes_up": sum(record.bytes_up.values()),
+            "bytes_down": sum(record.bytes_down.values()),
+            "traffic": {"up": record.bytes_up, "down": record.bytes_down},
+            "messages": record.messages,
+            "samples": record.samples,
+            "seconds": round(record.seconds / len(arm.variants), 6),  # a variant's share
+            "dropped": list(record.dropped),
+            **({"nodes": _rounded(record.nodes)} if record.nodes and arm.config.evaluate.nodes else {}),
+        }
+    )
+
+
+def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """To six digits: thousands of lines have such lists."""
+    return {name: [float(f"{value:.6g}") for value in values] for name, values in nodes.items()}
+
+
+def client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
+    """One line about a client at the end."""
+    label, seed = arm.who(int(result["replica"]))
+    rest = {key: value for key, value in result.items() if key != "replica"}
+    return finite_line({"setting": arm.setting, "method": label, "seed": seed, **rest})
+
+
+def manifests(arms: list[Arm]) -> dict[str, Any]:
+    """By setting, a digest of the data, and by seed how they were split and a digest of the graph."""
+    scenes = {arm.setting: arm.scene for arm in arms}
+    digests = {id(scene.dataset): scene.dataset.digest() for scene in scenes.values()}
+    return {
+        setting: {
+            "data": digests[id(scene.dataset)],
+            "seeds": {str(seed): part.manifest() for seed, part in scene.partitions.items()},
+            **({"graphs": graphs} if (graphs := _graphs(scene)) else {}),
+        }
+        for setting, scene in scenes.items()
+    }
+
+
+def _graphs(scene: Scene) -> dict[str, str]:
+    """By seed, a digest of the graph; nothing for a star."""
+    drawn = {str(seed): adjacency_of(scene, seed) for seed in scene.seeds}
+    return {
+        seed: hashlib.sha256(graph.tobytes()).hexdigest()
+        for seed, graph in drawn.items()
+        if graph is not None
+    }
+
+
+def digest_of(records: list[dict[str, Any]], clients: list[dict[str, Any]], models: dict[str, State]) -> str:
+    """A digest of all metrics but times, and of all final models."""
+    whole = hashlib.sha256()
+    for line in [*records, *clients]:
+        timeless = {key: value for key, value in line.items() if key != "seconds"}
+        whole.update(json.dumps(timeless, sort_keys=True).encode())
+    for name in sorted(models):
+        whole.update(wire.encode_tensors(tree.flatten(models[name]), {"label": name}))
+    return whole.hexdigest()
+
+
+def environment_of(config: Config) -> dict[str, Any]:
+    """Which software and device a run used."""
+    device = config.torch_device
+    return {
+        "consilience": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+    }

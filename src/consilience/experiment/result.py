@@ -1,0 +1,55 @@
+"""What came out of a run, and who is told while it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from consilience.experiment.plan import Arm
+from consilience.report.summary import MethodSummary
+from consilience.types import State
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What came out of a run."""
+
+    records: list[dict[str, Any]]
+    """The lines of metrics.jsonl."""
+    clients: list[dict[str, Any]]
+    """The lines of clients.jsonl: every client at the end."""
+    summaries: list[MethodSummary]
+    models: dict[str, State]
+    """By arm, the final models: stacked over variants and seeds (and nodes or clients)."""
+    digest: str
+    """Of all metrics (but times) and final weights: the same run gives the same digest."""
+    path: Path | None
+
+    def __repr__(self) -> str:
+        finals = ", ".join(f"{s.setting} {s.method}: {s.final_accuracy_mean}" for s in self.summaries)
+        return f"Result({finals}; digest {self.digest[:12]})"
+
+    @property
+    def accuracy(self) -> float | None:
+        """The first method's mean final accuracy on the test set; None where it diverged."""
+        return self.summaries[0].final_accuracy_mean
+
+
+class Listener:
+    """Told what happens; the base class keeps quiet."""
+
+    def start(self, arms: list[Arm]) -> None:
+        """The run begins."""
+
+    def setting_up(self, arm: Arm) -> None:
+        """An arm's method has exchanges before its first round, which may take longer than a round."""
+
+    def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        """A round of an arm is complete; a line for every replica."""
+
+    def evaluating_clients(self, arm: Arm) -> None:
+        """The rounds of an arm are complete; every client is now evaluated on its own data."""
+
+    def finish(self) -> None:
+        """The run ends, or is interrupted."""

@@ -1,0 +1,24 @@
+"""A ring cut open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import networkx as nx
+import numpy as np
+
+from consilience.graphs.base import Graph
+
+
+@final
+@dataclass(frozen=True)
+class Line(Graph):
+    """A ring cut open."""
+
+    name: ClassVar[str] = "line"
+    nodes: int | None = None
+
+    def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        graph: nx.Graph[int] = nx.path_graph(nodes)
+        return graph

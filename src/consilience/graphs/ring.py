@@ -1,0 +1,24 @@
+"""Every node hears two others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import networkx as nx
+import numpy as np
+
+from consilience.graphs.base import Graph
+
+
+@final
+@dataclass(frozen=True)
+class Ring(Graph):
+    """Every node hears two others."""
+
+    name: ClassVar[str] = "ring"
+    nodes: int | None = None
+
+    def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:
+        graph: nx.Graph[int] = nx.cycle_graph(nodes) if nodes > 1 else nx.empty_graph(1)
+        return graph

@@ -1,0 +1,221 @@
+"""Convolutions of many clients at once, each with weights of its own.
+
+Under `vmap`, torch turns these into one grouped convolution, for which cuDNN has no fast kernels. On a GPU
+they are products of matrices here, whose one side, the patches of the images, is never written to memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
+
+from consilience.kernels import cpu_convolution
+from consilience.kernels.cpu_convolution import Pair
+
+SHALLOW = 32
+"""Of filters with no more weights, the patches are read as well from images with channels first."""
+
+
+class Convolution(nn.Conv2d):
+    """A convolution with stride 1 that knows how to run for many clients at once."""
+
+    free: bool
+    """Whether its outputs may lie in memory in any order."""
+
+    @classmethod
+    def of(cls, plain: nn.Conv2d, *, free: bool = False) -> Convolution:
+        """The same layer, with the same parameters."""
+        layer = cls.__new__(cls)
+        layer.__dict__.update(plain.__dict__, free=free)
+        return layer
+
+    @staticmethod
+    def fits(layer: nn.Conv2d) -> bool:
+        """Whether a layer is such a convolution."""
+        return (
+            type(layer) is nn.Conv2d
+            and layer.stride == layer.dilation == (1, 1)
+            and layer.groups == 1
+            and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str)
+            and all(pad < size for pad, size in zip(layer.padding, layer.kernel_size, strict=True))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, channels, height, width] to the same with the filters' channels."""
+        padding = cast(Pair, self.padding)
+        own = self.free and not torch.is_autocast_enabled("cpu")
+        if own and cpu_convolution.fits(x, self.weight):
+            return cpu_convolution.convolve(x, self.weight, self.bias, padding)
+        if not x.is_cuda or x.dtype == torch.float64:
+            return super().forward(x)
+        weight, bias = self.weight, self.bias
+        if bias is None:
+            bias = weight.new_zeros(weight.shape[0])
+        if torch.is_autocast_enabled(x.device.type):
+            low = torch.get_autocast_dtype(x.device.type)
+            x, weight, bias = x.to(low), weight.to(low), bias.to(low)
+        return _convolve(x, weight, bias, padding)
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair) -> Tensor:
+    return cast(Tensor, _Convolve.apply(x, weight, bias, padding))  # type: ignore[no-untyped-call]
+
+
+def _correlate(x: Tensor, grad: Tensor, padding: Pair, size: Pair) -> tuple[Tensor, Tensor]:
+    return cast(tuple[Tensor, Tensor], _Correlate.apply(x, grad, padding, size))  # type: ignore[no-untyped-call]
+
+
+def _turned(grad: Tensor, weight: Tensor, padding: Pair) -> Tensor:
+    """The gradient of a convolution with respect to its input: the turned filters over the gradient."""
+    outside = (weight.shape[2] - 1 - padding[0], weight.shape[3] - 1 - padding[1])
+    return _convolve(grad, weight.flip(2, 3).transpose(0, 1), weight.new_zeros(weight.shape[1]), outside)
+
+
+class _Convolve(torch.autograd.Function):
+    """conv2d with a bias."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair) -> Tensor:
+        return F.conv2d(x, weight, bias, padding=padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        x, weight, _, ctx.padding = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        of_x = _turned(grad, weight, ctx.padding) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return of_x, None, grad.sum((0, 2, 3)), None
+        of_weight, of_bias = _correlate(x, grad, ctx.padding, (weight.shape[2], weight.shape[3]))
+        return of_x, of_weight, of_bias, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor, padding: Pair
+    ) -> tuple[Any, int]:
+        if dims[1] is None and dims[2] is None:  # the same weights for all: one larger batch
+            images = x.movedim(dims[0], 0)
+            flat = _convolve(images.flatten(0, 1), weight, bias, padding)
+            return flat.reshape(*images.shape[:2], *flat.shape[1:]), 0
+        x, weight, bias = (_lanes(v, d, info) for v, d in zip((x, weight, bias), dims, strict=False))
+        x = _padded(x, padding)
+        if weight[0, 0].numel() > SHALLOW:
+            return convolve_lanes(_channels_last(x), _channels_last(weight), bias, True), 0
+        return convolve_lanes(x, weight, bias, False), 0
+
+
+class _Correlate(torch.autograd.Function):
+    """The gradients of conv2d with respect to its weights and its bias."""
+
+    @staticmethod
+    def forward(x: Tensor, grad: Tensor, padding: Pair, size: Pair) -> tuple[Tensor, Tensor]:
+        shape = (grad.shape[1], x.shape[1], *size)
+        of_weight = conv2d_weight(x, shape, grad, padding=padding)  # type: ignore[no-untyped-call]
+        return of_weight, grad.sum((0, 2, 3))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, grad, ctx.padding, _ = inputs
+        ctx.save_for_backward(x, grad)
+
+    @staticmethod
+    def backward(
+        ctx: Any, of_weight: Tensor, of_bias: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, grad = ctx.saved_tensors
+        of_x = _turned(grad, of_weight, ctx.padding) if ctx.needs_input_grad[0] else None
+        of_grad = _convolve(x, of_weight, of_bias, ctx.padding) if ctx.needs_input_grad[1] else None
+        return of_x, of_grad, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, padding: Pair, size: Pair
+    ) -> tuple[Any, Any]:
+        x, grad = _padded(_lanes(x, dims[0], info), padding), _lanes(grad, dims[1], info)
+        if x.shape[2] * size[0] * size[1] > SHALLOW:
+            of_weight, of_bias = correlate_lanes(_channels_last(x), _channels_last(grad), list(size), True)
+            return (of_weight.movedim(-1, 2), of_bias), (0, 0)
+        return correlate_lanes(x, grad, list(size), False), (0, 0)
+
+
+def _lanes(value: Tensor, dim: int | None, info: Any) -> Tensor:
+    return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+
+
+def _padded(x: Tensor, padding: Pair) -> Tensor:
+    return F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
+
+
+def _channels_last(value: Tensor) -> Tensor:
+    return value.permute(0, 1, 3, 4, 2).contiguous()
+
+
+@torch.library.custom_op("consilience::convolve_lanes", mutates_args=())
+def convolve_lanes(x: Tensor, weight: Tensor, bias: Tensor, last: bool) -> Tensor:
+    """conv2d, without padding, of [lanes, batch, ...] images; each lane has weights of its own.
+
+    Args:
+        x: The images.
+        weight: [lanes, filters, ...].
+        bias: [lanes, filters].
+        last: Whether the channels of images and weights are their last axis.
+    """
+    from consilience.kernels import triton_convolution as triton_kernels
+
+    kernel = triton_kernels.convolve_deep if last else triton_kernels.convolve
+    return kernel(x.contiguous(), weight.contiguous(), bias.contiguous())
+
+
+@convolve_lanes.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor, last: bool) -> Tensor:
+    first = 2 if last else 3
+    shape = (x.shape[axis] - weight.shape[axis] + 1 for axis in (first, first + 1))
+    return x.new_empty(*x.shape[:2], weight.shape[1], *shape)
+
+
+@torch.library.custom_op("consilience::correlate_lanes", mutates_args=())
+def correlate_lanes(x: Tensor, grad: Tensor, size: list[int], last: bool) -> tuple[Tensor, Tensor]:
+    """The gradients of `convolve_lanes` with respect to its weights and its biases."""
+    from consilience.kernels import triton_convolution as triton_kernels
+
+    kernel = triton_kernels.correlate_deep if last else triton_kernels.correlate
+    grad = grad.contiguous()
+    of_weight = kernel(x.contiguous(), grad, size)
+    return of_weight.to(x.dtype), grad.sum((1, 2, 3) if last else (1, 3, 4))
+
+
+@correlate_lanes.register_fake
+def _(x: Tensor, grad: Tensor, size: list[int], last: bool) -> tuple[Tensor, Tensor]:
+    axis = 4 if last else 2
+    lanes, filters, channels = x.shape[0], grad.shape[axis], x.shape[axis]
+    shape = (*size, channels) if last else (channels, *size)
+    return x.new_empty(lanes, filters, *shape), grad.new_empty(lanes, filters)
+
+
+def _merged(info: Any, dims: tuple[Any, ...], values: tuple[Tensor, ...]) -> list[Tensor]:
+    """Lanes of lanes as more lanes."""
+    return [_lanes(value, dim, info).flatten(0, 1) for value, dim in zip(values, dims, strict=False)]
+
+
+@convolve_lanes.register_vmap
+def _(
+    info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor, last: bool
+) -> tuple[Tensor, int]:
+    merged = convolve_lanes(*_merged(info, dims, (x, weight, bias)), last)
+    return merged.unflatten(0, (info.batch_size, -1)), 0
+
+
+@correlate_lanes.register_vmap
+def _(
+    info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, size: list[int], last: bool
+) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+    merged = correlate_lanes(*_merged(info, dims, (x, grad)), size, last)
+    return tuple(value.unflatten(0, (info.batch_size, -1)) for value in merged), (0, 0)

@@ -1,0 +1,186 @@
+"""Which rows every client visits, step by step, and how rows become batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.learning.randomness import Purpose, stream_bits, stream_keys
+from consilience.types import Batch, IntArray
+
+SHUFFLE_BITS, KEY_BITS = 40, 62
+"""Of the hashes that shuffle (the other bits say in which list), and of the keys of steps."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A data set on the device, in its published type; rows are normalised when they are read.
+
+    Training rows come first, test rows after them.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    shift: Tensor
+    scale: Tensor
+    dtype: torch.dtype
+
+    def raw(self, rows: Tensor, weight: Tensor, key: Tensor) -> Batch:
+        """The batch of some row numbers, of any leading shape, with inputs as they lie here."""
+        flat = rows.flatten()
+        return Batch(
+            self.inputs.index_select(0, flat).reshape(*rows.shape, *self.inputs.shape[1:]),
+            self.targets.index_select(0, flat).reshape(rows.shape),
+            weight,
+            key,
+        )
+
+    def normalised(self, inputs: Tensor) -> Tensor:
+        """Inputs as models take them."""
+        return (inputs.to(self.dtype) - self.shift) / self.scale
+
+    def batch(self, rows: Tensor, weight: Tensor, key: Tensor) -> Batch:
+        """The batch of some row numbers with normalised inputs."""
+        raw = self.raw(rows, weight, key)
+        return raw._replace(inputs=self.normalised(raw.inputs))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The batches of many jobs, one after another. A job is one client's work in one replica."""
+
+    rows: Tensor
+    """[steps, batch] row numbers; a short batch is padded with its first row."""
+    sizes: IntArray
+    """[steps] how many rows of a batch count."""
+    keys: Tensor
+    """[steps] int64 source of the randomness of a step."""
+    first: IntArray
+    """[jobs] the first step of each job."""
+    steps: IntArray
+    """[jobs] the number of steps of each job."""
+
+    def of_job(self, job: int) -> range:
+        """The steps of one job."""
+        return range(self.first[job], self.first[job] + self.steps[job])
+
+    def beginning(self, steps: Sequence[int]) -> Plan:
+        """The first steps of each job, at most so many."""
+        counts = np.minimum(self.steps, np.asarray(steps, dtype=np.int64))
+        kept = np.concatenate([np.arange(a, a + n) for a, n in zip(self.first, counts, strict=True)])
+        chosen = torch.from_numpy(kept).to(self.rows.device)
+        return Plan(self.rows[chosen], self.sizes[kept], self.keys[chosen], _starts(counts), counts)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Whose data is visited: the seed, the round and the client decide every order and key."""
+
+    seed: int
+    round: int
+    client: int
+    rows: IntArray
+
+
+def training_plan(
+    visits: Sequence[Visit],
+    epochs: Sequence[Sequence[int]],
+    steps: Sequence[int] | None,
+    batch_size: int,
+    device: torch.device,
+) -> Plan:
+    """The batches of local training; every epoch is shuffled anew.
+
+    Args:
+        visits: Whose data.
+        epochs: The epochs to list, of each visit.
+        steps: Where given, this many steps of each visit, whatever number of epochs they take.
+        batch_size: Rows of a full batch. The last batch of an epoch may be smaller.
+        device: Where the plan is needed.
+    """
+    if steps is None:
+        return _shuffled(Purpose.TRAINING, visits, epochs, batch_size, device)
+    lists = [
+        range(-(-count // max(1, -(-len(visit.rows) // batch_size))))
+        for visit, count in zip(visits, steps, strict=True)
+    ]
+    whole = _shuffled(Purpose.TRAINING, visits, lists, batch_size, device)
+    return whole.beginning(steps)
+
+
+def data_plan(visits: Sequence[Visit], batch_size: int, device: torch.device) -> Plan:
+    """One pass over every client's data, shuffled, so that batches are random ones."""
+    return _shuffled(Purpose.DATA_PASS, visits, [[0]] * len(visits), batch_size, device)
+
+
+def common_plan(rows: IntArray, jobs: int, batch_size: int, device: torch.device) -> Plan:
+    """The same rows in the same order for all jobs."""
+    count = -(-len(rows) // batch_size)
+    padded = np.full(count * batch_size, -1, dtype=np.int64)
+    padded[: len(rows)] = rows
+    numbers = torch.from_numpy(padded.reshape(count, batch_size)).to(device)
+    return Plan(
+        torch.where(numbers >= 0, numbers, numbers[:, :1]),
+        (padded.reshape(count, batch_size) >= 0).sum(1),
+        torch.zeros(count, dtype=torch.int64, device=device),
+        np.zeros(jobs, dtype=np.int64),
+        np.full(jobs, count, dtype=np.int64),
+    )
+
+
+def _shuffled(
+    purpose: Purpose,
+    visits: Sequence[Visit],
+    epochs: Sequence[Sequence[int]],
+    batch_size: int,
+    device: torch.device,
+) -> Plan:
+    """All epochs of all visits at once. Sorting by a hash shuffles, and does so alike on every device."""
+    lists = [(visit, epoch) for visit, own in zip(visits, epochs, strict=True) for epoch in own]
+    lengths = np.array([len(visit.rows) for visit, _ in lists], dtype=np.int64)
+    batches = -(-lengths // batch_size)
+    keys = stream_keys([(v.seed, purpose, v.round, v.client, epoch) for v, epoch in lists]).to(device)
+    step_starts = torch.from_numpy(_starts(batches)).to(device)
+
+    # Every entry (a row of a list), with the list it is in and its place there.
+    owner, place = _entries(lengths, device)
+    shuffled = ((owner << SHUFFLE_BITS) | stream_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
+    # A visit's rows are the same in all of its epochs: they are large, and moved once.
+    known = np.concatenate([np.zeros(0, dtype=np.int64), *(visit.rows for visit in visits)])
+    shares = np.array([len(visit.rows) for visit in visits], dtype=np.int64)
+    firsts = np.repeat(_starts(shares), np.array([len(own) for own in epochs], dtype=np.int64))
+    source = torch.from_numpy(firsts).to(device)[owner] + place
+    rows = torch.full((int(batches.sum()) * batch_size,), -1, dtype=torch.int64, device=device)
+    rows[step_starts[owner] * batch_size + place] = torch.from_numpy(known).to(device)[source[shuffled]]
+    rows = rows.reshape(-1, batch_size)
+
+    step_owner, step_place = _entries(batches, device)
+    sizes = np.full(len(rows), batch_size, dtype=np.int64)
+    sizes[np.cumsum(batches)[lengths > 0] - 1] -= (batches * batch_size - lengths)[lengths > 0]
+    steps = np.array(
+        [len(own) * -(-len(visit.rows) // batch_size) for visit, own in zip(visits, epochs, strict=True)],
+        dtype=np.int64,
+    )
+    return Plan(
+        torch.where(rows >= 0, rows, rows[:, :1]),
+        sizes,
+        stream_bits(keys[step_owner], -1 - step_place, KEY_BITS),
+        _starts(steps),
+        steps,
+    )
+
+
+def _starts(counts: IntArray) -> IntArray:
+    return np.cumsum(counts) - counts
+
+
+def _entries(lengths: IntArray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of every entry of lists laid end to end: its list, and its place in that."""
+    sizes = torch.from_numpy(lengths).to(device)
+    which = torch.arange(len(lengths), device=device)
+    owner = torch.repeat_interleave(which, sizes, output_size=int(lengths.sum()))
+    return owner, torch.arange(len(owner), device=device) - (sizes.cumsum(0) - sizes)[owner]

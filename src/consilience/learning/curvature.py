@@ -1,0 +1,236 @@
+"""Curvature diagonals from squared gradients (empirical Fisher and Gauss-Newton).
+
+With g_i the gradient of the loss of sample i and G_b the gradient of a batch's mean loss:
+
+| kind              | formula (element-wise squares)                               |
+|-------------------|--------------------------------------------------------------|
+| `per_sample_sum`  | sum_i g_i^2: diag(J'J), J the Jacobian of the sample losses  |
+| `per_sample_mean` | the same over n: the textbook empirical Fisher               |
+| `batch_sum`       | sum_b G_b^2: the DecHW release                               |
+| `batch_mean`      | the mean over batches: OpenFL's FedCurv                      |
+| `full_grad_sq`    | (gradient of the mean loss)^2                                |
+| `true_fisher`     | mean_i E_y g_i(y)^2, y from the model's own prediction       |
+| `ggn`             | diag mean_i J_z' H_loss J_z, z the logits; = `true_fisher`   |
+
+All are taken in evaluation mode, without weight decay or penalties. Linear and convolutional layers
+use a closed form from layer inputs and output gradients (one backward pass); others use `vmap(grad)`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from consilience import tree
+from consilience.learning.task import Task, hooked, mean_loss
+from consilience.types import Batch, Params, State
+
+Kind = Literal[
+    "per_sample_sum", "per_sample_mean", "batch_sum", "batch_mean", "full_grad_sq", "true_fisher", "ggn"
+]
+
+OF_BATCHES: tuple[Kind, ...] = ("batch_sum", "batch_mean")
+"""Those that depend on how the data are cut into batches."""
+
+RowLoss = Callable[[Tensor, Tensor], Tensor]
+"""From logits and targets to the loss of every row."""
+
+
+def contribution(task: Task, names: tuple[str, ...], kind: Kind, batch: Batch, model: State) -> Params:
+    """What one batch adds to a diagonal."""
+    return _CONTRIBUTIONS[kind](task, model, batch, names)
+
+
+def finish(kind: Kind, total: Params, rows: Tensor, batches: Tensor) -> Params:
+    """From sums over batches to the diagonal."""
+    if kind in ("per_sample_sum", "batch_sum"):
+        return total
+    if kind == "full_grad_sq":
+        return {name: (value / rows) ** 2 for name, value in total.items()}
+    return tree.scale(1 / (batches if kind == "batch_mean" else rows), total)
+
+
+def _per_sample(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
+    return sum_of_squares(task, model, batch, names, task.loss, batch.weight)
+
+
+def _batch_gradient(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
+    """The gradient of the batch's mean loss."""
+
+    def loss(chosen: Params) -> Tensor:
+        logits = task.forward(_with(model, chosen), batch, training=False).logits
+        return mean_loss(task.loss(logits, batch.targets), batch.weight)
+
+    grads: Params = torch.func.grad(loss)({name: model["params"][name] for name in names})
+    return grads
+
+
+def _squared_batch(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
+    grads = _batch_gradient(task, model, batch, names)
+    return tree.mul(grads, grads)
+
+
+def _summed_gradient(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
+    return tree.scale(batch.weight.sum(), _batch_gradient(task, model, batch, names))
+
+
+def _expected_over_labels(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
+    """Exact: every label in turn, weighted by its predicted probability."""
+    chances = task.forward(model, batch, training=False).logits.detach().softmax(-1)
+    total = {name: torch.zeros_like(model["params"][name]) for name in names}
+    for label in range(chances.shape[-1]):
+        relabelled = batch._replace(targets=torch.full_like(batch.targets, label))
+        weight = batch.weight * chances[:, label]
+        total = tree.add(total, sum_of_squares(task, model, relabelled, names, task.loss, weight))
+    return total
+
+
+def _gauss_newton(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
+    """With H_loss = sum_c s_c s_c', the diagonal of J'HJ is the sum of the squares of J's_c.
+
+    For softmax and cross-entropy H_loss = diag(p) - pp', and s_c = sqrt(p_c) (e_c - p).
+    """
+    chances = task.forward(model, batch, training=False).logits.detach().softmax(-1)
+    identity = torch.eye(chances.shape[-1], dtype=chances.dtype, device=chances.device)
+    total = {name: torch.zeros_like(model["params"][name]) for name in names}
+    for label in range(chances.shape[-1]):
+        factor = chances[:, label : label + 1].sqrt() * (identity[label] - chances)
+        # The factor rides in place of the targets, so that per-row code gets its own row of it.
+        probed = batch._replace(targets=factor)
+        squares = sum_of_squares(task, model, probed, names, lambda z, s: (z * s).sum(-1), batch.weight)
+        total = tree.add(total, squares)
+    return total
+
+
+_CONTRIBUTIONS: dict[Kind, Callable[[Task, State, Batch, tuple[str, ...]], Params]] = {
+    "per_sample_sum": _per_sample,
+    "per_sample_mean": _per_sample,
+    "batch_sum": _squared_batch,
+    "batch_mean": _squared_batch,
+    "full_grad_sq": _summed_gradient,
+    "true_fisher": _expected_over_labels,
+    "ggn": _gauss_newton,
+}
+
+
+def sum_of_squares(
+    task: Task, model: State, batch: Batch, names: tuple[str, ...], row_loss: RowLoss, weight: Tensor
+) -> Params:
+    """`sum_i weight_i g_i^2` for the named parameters, by the closed form wherever it holds."""
+    layers = _closed_form_layers(task, batch, names)
+    covered = {f"{layer}.{name}" for layer, module in layers.items() for name, _ in module.named_parameters()}
+    others = tuple(name for name in names if name not in covered)
+    squares: Params = {}
+    if layers:
+        squares |= closed_form_squares(task, model, batch, layers, row_loss, weight)
+    if others:
+        squares |= per_sample_squares(task, model, batch, others, row_loss, weight)
+    return {name: squares[name] for name in names}
+
+
+def per_sample_squares(
+    task: Task, model: State, batch: Batch, names: tuple[str, ...], row_loss: RowLoss, weight: Tensor
+) -> Params:
+    """By `vmap(grad)`: any architecture, one gradient of memory per row."""
+
+    def loss(chosen: Params, inputs: Tensor, target: Tensor) -> Tensor:
+        row = Batch(inputs[None], target[None], torch.ones_like(weight[:1]), batch.key)
+        logits = task.forward(_with(model, chosen), row, training=False).logits
+        return row_loss(logits, row.targets).sum()
+
+    chosen = {name: model["params"][name] for name in names}
+    grads = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(chosen, batch.inputs, batch.targets)
+    return {name: torch.tensordot(weight, value * value, 1) for name, value in grads.items()}
+
+
+def closed_form_squares(
+    task: Task, model: State, batch: Batch, layers: dict[str, nn.Module], row_loss: RowLoss, weight: Tensor
+) -> Params:
+    """From layer inputs a and output gradients d: (w d^2)' a^2 for a linear layer, one backward pass.
+
+    A zero added to each layer's output lets the gradient with respect to that output be taken; a
+    convolution's per-row gradient is d times its unfolded input, squared and summed over rows.
+    """
+
+    def loss(probes: Params) -> tuple[Tensor, Params]:
+        inputs: Params = {}
+
+        def probe(layer: str, given: Tensor, output: Tensor) -> Tensor:
+            inputs[layer] = given
+            return output + probes[layer]
+
+        with hooked(layers, probe):
+            logits = task.forward(model, batch, training=False).logits
+        return row_loss(logits, batch.targets).sum(), inputs
+
+    shapes = task.output_shapes(batch.inputs.shape)
+    probes = {layer: batch.inputs.new_zeros(shapes[layer]) for layer in layers}
+    deltas, inputs = torch.func.grad(loss, has_aux=True)(probes)
+    squares: Params = {}
+    for layer, module in layers.items():
+        squares |= {
+            f"{layer}.{k}": v for k, v in _layer_squares(module, inputs[layer], deltas[layer], weight)
+        }
+    return squares
+
+
+def _layer_squares(
+    module: nn.Module, inputs: Tensor, delta: Tensor, weight: Tensor
+) -> list[tuple[str, Tensor]]:
+    if isinstance(module, nn.Linear):
+        weighted = weight[:, None] * delta * delta
+        squares = [("weight", weighted.T @ (inputs * inputs))]
+        bias = weighted.sum(0)
+    else:
+        assert isinstance(module, nn.Conv2d)
+        patches = _patches(module, inputs)
+        rows = delta.flatten(2) @ patches  # [batch, out, in * kernel]: every row's own gradient
+        squares = [("weight", torch.tensordot(weight, rows * rows, 1).reshape(module.weight.shape))]
+        bias = torch.tensordot(weight, delta.sum((2, 3)) ** 2, 1)
+    return [*squares, ("bias", bias)] if module.bias is not None else squares
+
+
+def _patches(module: nn.Conv2d, inputs: Tensor) -> Tensor:
+    """The input of every output position, [batch, positions, in * kernel]."""
+    assert not isinstance(module.padding, str)
+    down, across = module.padding
+    padded = F.pad(inputs, (across, across, down, down))
+    (height, width), (row_step, column_step) = module.kernel_size, module.stride
+    windows = padded.unfold(2, height, row_step).unfold(3, width, column_step)  # [b, c, rows, cols, h, w]
+    return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
+def _closed_form_layers(task: Task, batch: Batch, names: tuple[str, ...]) -> dict[str, nn.Module]:
+    """The layers among the named parameters for which the closed form holds, whole layers only."""
+    modules = dict(task.skeleton.named_modules())
+    uses = Counter(id(p) for _, p in task.skeleton.named_parameters(remove_duplicate=False))
+    shapes = task.output_shapes(batch.inputs.shape)
+    layers: dict[str, nn.Module] = {}
+    for layer in dict.fromkeys(name.rpartition(".")[0] for name in names):
+        module, shape = modules[layer], shapes.get(layer, torch.Size())
+        own = all(f"{layer}.{name}" in names and uses[id(p)] == 1 for name, p in module.named_parameters())
+        per_row = shape[:1] == batch.inputs.shape[:1]
+        flat = isinstance(module, nn.Linear) and len(shape) == 2
+        plain = {name for name, _ in module.named_parameters()} <= {"weight", "bias"}  # no parametrization
+        if own and plain and per_row and (flat or _is_plain_convolution(module)):
+            layers[layer] = module
+    return layers
+
+
+def _is_plain_convolution(module: nn.Module) -> bool:
+    return (
+        isinstance(module, nn.Conv2d)
+        and module.groups == 1
+        and module.dilation == (1, 1)
+        and not isinstance(module.padding, str)
+        and module.padding_mode == "zeros"
+    )
+
+
+def _with(model: State, chosen: Params) -> State:
+    return {"params": {**model["params"], **chosen}, "buffers": model["buffers"]}

@@ -1,0 +1,93 @@
+"""Randomness is data: every draw comes from a generator keyed by what it is for, never from global state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def _signed(number: int) -> int:
+    """The signed 64-bit integer with the same last 64 bits."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+_ODD = _signed(0x9E3779B97F4A7C15)
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for. Streams of different purposes never touch."""
+
+    INITIAL_WEIGHTS = 2
+    COHORT = 3
+    FAILURE = 4
+    TRAINING = 5
+    DATA_PASS = 6
+    TOPOLOGY = 7
+    STRAGGLING = 8
+    MESSAGE = 9
+    CHURN = 10
+    WAKING = 11
+    LINKS = 12
+
+
+def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
+    """A generator for one purpose and key, e.g. (round, client)."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, *key))))
+
+
+@contextmanager
+def torch_seed(seed: int, purpose: Purpose, *key: int) -> Iterator[None]:
+    """Within it, torch's default generator is keyed; afterwards it is as before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator(seed, purpose, *key).integers(2**63)))
+        yield
+
+
+def stream_keys(parts: Sequence[Sequence[int]]) -> Tensor:
+    """[streams] a 64-bit key for each tuple of integers (all of one length): what a stream is for."""
+    keys = torch.zeros(len(parts), dtype=torch.int64)
+    for column in zip(*parts, strict=True):
+        keys = _mixed(keys ^ torch.tensor([_signed(part) for part in column]))
+    return keys
+
+
+def stream_bits(keys: Tensor, places: Tensor, bits: int) -> Tensor:
+    """Uniform numbers of so many bits that are a pure function of key and place, on any device."""
+    hashed: Tensor = _mixed(keys + places * _ODD)
+    return (hashed >> (64 - bits)).bitwise_and(2**bits - 1)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """A bijective 64-bit hash (splitmix64); int64 products wrap, and the masks make the shifts logical."""
+    x = x + _ODD
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)
+    return x ^ ((x >> 31) & (2**33 - 1))
+
+
+def keyed_bits(key: Tensor, stream: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Uniform int32 numbers that are a pure function of (key, stream, position)."""
+    positions = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=device).reshape(shape)
+    low = (key & 0x7FFFFFFF).to(torch.int32)
+    high = ((key >> 31) & 0x7FFFFFFF).to(torch.int32)
+    return _mixed32(_mixed32(positions ^ low) ^ (high + stream * 0x1E3779B9 % 2**31))
+
+
+def _mixed32(x: Tensor) -> Tensor:
+    """A bijective 32-bit hash; int32 products wrap, and the masks make the shifts logical ones."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * 0x7FEB352D
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * -0x7B935975
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def normals(key: Tensor, stream: int, like: Tensor) -> Tensor:
+    """Standard normal numbers that are a pure function of (key, stream, position)."""
+    bits = keyed_bits(key, stream, like.shape, like.device)
+    # In float64, where no draw of 32 bits is rounded to the ends, whose normal number is infinite.
+    uniform = (bits.double() + 0.5) / 2**31
+    return (2**0.5 * torch.erfinv(uniform)).to(like.dtype)

@@ -1,0 +1,72 @@
+"""Recorded programs compute what the function computes, and nothing that nobody reads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from consilience.engine.executors.program import overwriting, record
+
+A, B = torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2) - 2
+
+
+def operations(module: torch.fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+
+
+def gradient(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+    def loss(a: torch.Tensor) -> torch.Tensor:
+        return (a @ b).sin().sum() + 0.5 * (a * a).sum()
+
+    return [torch.func.grad(loss)(a), a.max(1).indices]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_program_is_its_function_on_other_tensors(mapped):
+    function = torch.func.vmap(gradient) if mapped else gradient
+    examples = [torch.stack([x, x + 1]) if mapped else x for x in (A, B)]
+    program = record(function, examples)
+    others = [torch.randn_like(x) for x in examples]
+    assert_close(list(program(*others)), list(function(*others)))
+
+
+def test_what_nobody_reads_is_not_computed():
+    program = record(lambda a, b: gradient(a, b)[:1], [A, B])
+    found = operations(program)
+    assert not any("sin.default" in one or "sum" in one or "max" in one for one in found), found
+    assert any("cos" in one for one in found)
+
+
+def test_tensors_from_elsewhere_are_constants():
+    offset = torch.ones(3)
+    program = record(lambda a: [a + offset], [A])
+    assert_close(program(B.T.contiguous())[0], B.T + 1)
+
+
+def test_a_program_can_write_over_its_arguments():
+    program = overwriting(record(lambda a, b, c: [b + c, a.clone(), c], [A, A, A]), [0, 1, 2])
+    a, b, c = torch.full((2, 3), 1.0), torch.full((2, 3), 2.0), torch.full((2, 3), 3.0)
+    program(a, b, c)
+    assert [value.unique().tolist() for value in (a, b, c)] == [[5.0], [1.0], [3.0]]
+
+
+def test_arguments_that_trade_places():
+    program = overwriting(record(lambda a, b: [b, a], [A, A]), [0, 1])
+    a, b = torch.zeros(2, 3), torch.ones(2, 3)
+    program(a, b)
+    assert (a == 1).all()
+    assert (b == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda a: [a * a.sum().item()], r"\.item\(\)"),
+        (lambda a: [a + torch.rand(3)], "randomness of its own"),
+        (lambda a: [a if a.sum() > 0 else -a], r"\.item\(\)"),
+    ],
+)
+def test_programs_must_not_depend_on_data_or_chance(function, reason):
+    with pytest.raises(RuntimeError, match=reason):
+        record(function, [A])

@@ -1,0 +1,114 @@
+"""Memories of clients: initial until written, then what was written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from consilience import tree
+from consilience.engine.rounds.store import Store
+from consilience.types import State
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True, params=["memory", "disk"])
+def place(request, monkeypatch):
+    if request.param == "disk":
+        monkeypatch.setattr("consilience.engine.rounds.store.HOST_BYTES", 0)
+
+
+def initial(rows: np.ndarray) -> State:
+    """Row r starts as r."""
+    start = torch.from_numpy(rows).double()
+    return {"trend": {"w": start[:, None].expand(-1, 3).clone(), "n": start.long()}, "none": {}}
+
+
+def memories(*values: float) -> State:
+    column = torch.tensor(values, dtype=torch.float64)
+    return {"trend": {"w": column[:, None].expand(-1, 3).clone(), "n": column.long()}, "none": {}}
+
+
+def store(rows: int = 10) -> Store:
+    return Store(rows, initial, CPU)
+
+
+@pytest.mark.parametrize("rows", [[3], [7, 0, 3], np.array([9, 1])])
+def test_rows_are_initial_until_they_are_saved(rows):
+    assert_close(store().load(rows), initial(np.asarray(rows)), rtol=0, atol=0)
+
+
+def test_load_gives_what_was_saved_in_any_order_among_initial_rows():
+    kept = store()
+    kept.save([5, 2], memories(50, 20))
+    assert_close(kept.load([2, 4, 5, 0]), memories(20, 4, 50, 0), rtol=0, atol=0)
+    kept.save([4, 5], memories(40, 51))
+    assert_close(kept.load([5, 4, 2, 1]), memories(51, 40, 20, 1), rtol=0, atol=0)
+
+
+def test_what_was_loaded_or_saved_is_a_copy():
+    kept, saved = store(), memories(1, 2)
+    kept.save([0, 1], saved)
+    saved["trend"]["w"].zero_()
+    kept.load([0, 1])["trend"]["w"].zero_()
+    assert_close(kept.load([0, 1]), memories(1, 2), rtol=0, atol=0)
+
+
+def test_snapshot_and_restore_are_inverses():
+    kept, other = store(), store()
+    kept.save([8, 3], memories(80, 30))
+    snapshot = kept.snapshot()
+    assert snapshot["rows"]["number"].tolist() == [3, 8]
+    assert tree.nbytes(snapshot) == 2 * (8 + 3 * 8 + 8)  # only rows that exist
+    other.restore(snapshot)
+    everyone = list(range(10))
+    assert_close(other.load(everyone), kept.load(everyone), rtol=0, atol=0)
+    assert_close(other.snapshot(), snapshot, rtol=0, atol=0)
+    kept.save([3], memories(31))
+    assert_close(other.load([3]), memories(30), rtol=0, atol=0)
+
+
+def test_an_untouched_store_has_an_empty_snapshot():
+    other = store()
+    other.restore(store().snapshot())
+    assert_close(other.load([1, 2]), initial(np.array([1, 2])), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rows", [[], [8, 3]])
+def test_restoring_forgets_what_the_snapshot_does_not_hold(rows):
+    kept, used = store(), store()
+    kept.save(rows, memories(*(10.0 * row for row in rows)))
+    used.save([3, 5], memories(-3, -5))
+    used.restore(kept.snapshot())
+    everyone = list(range(10))
+    assert_close(used.load(everyone), kept.load(everyone), rtol=0, atol=0)
+    assert used.snapshot()["rows"]["number"].tolist() == sorted(rows)
+
+
+@pytest.mark.parametrize("empty", [{}, {"none": {}}])
+def test_methods_without_memory_store_nothing(empty):
+    kept = Store(10, lambda rows: empty, CPU)
+    kept.save([1, 2], empty)
+    assert kept.load([1, 2]) == empty
+    assert tree.nbytes(kept.snapshot()) == 0
+
+
+def test_saving_nobody_changes_nothing():
+    kept = store()
+    kept.save([], initial(np.arange(0)))
+    assert_close(kept.load([1]), memories(1), rtol=0, atol=0)
+
+
+def test_thousands_of_clients_of_whom_few_are_ever_seen():
+    kept, random = store(5000), np.random.default_rng(0)
+    written: dict[int, float] = {}
+    for number in range(10):
+        chosen = random.choice(5000, size=20, replace=False)
+        values = [-1000.0 * number - row for row in chosen]
+        kept.save(chosen, memories(*values))
+        written |= dict(zip(chosen.tolist(), values, strict=True))
+    everyone = random.permutation(5000)
+    assert_close(kept.load(everyone), memories(*(written.get(row, row) for row in everyone)), rtol=0, atol=0)
+    assert kept.snapshot()["rows"]["number"].tolist() == sorted(written)

@@ -1,0 +1,89 @@
+"""Pooling with the batch last in memory is torch's own, with its gradients of first and second order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from consilience.engine.executors.program import record
+from consilience.kernels.pooling import Pooling
+from consilience.learning.layers import convert
+
+
+def batch_last(*shape: int, few: bool = False) -> Tensor:
+    """Images [..., batch, channels, height, width]; with `few` values many neighbours are equal."""
+    torch.manual_seed(0)
+    *lanes, batch, channels, height, width = shape
+    drawn = torch.randn(*lanes, height, channels, width, batch, dtype=torch.float64)
+    return (drawn.round() if few else drawn).permute(*range(len(lanes)), -1, -3, -4, -2)
+
+
+def ours(x: Tensor) -> Tensor:
+    return Pooling.of(nn.MaxPool2d(2))(x).sin().sum()
+
+
+def plain(x: Tensor) -> Tensor:
+    return F.max_pool2d(x, 2).sin().sum()
+
+
+def second_order(function):
+    return torch.func.grad(lambda x: (torch.func.grad(function)(x) * x.cos()).sum())
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_it_is_torchs_own_also_where_neighbours_are_equal(few):
+    x = batch_last(5, 3, 8, 6, few=few)
+    assert_close(Pooling.of(nn.MaxPool2d(2))(x), F.max_pool2d(x, 2), rtol=0, atol=0)
+    for made in (torch.func.grad, second_order):
+        assert_close(made(ours)(x), made(plain)(x), rtol=1e-12, atol=1e-12)
+
+
+def test_many_clients_at_once():
+    x = batch_last(3, 5, 2, 4, 6)
+    for made in (torch.func.grad, second_order):
+        wanted = torch.stack([made(plain)(lane) for lane in x])
+        assert_close(torch.func.vmap(made(ours))(x), wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("x", "own"),
+    [
+        (batch_last(5, 3, 8, 6), True),
+        (batch_last(5, 3, 8, 6).contiguous(), False),
+        (batch_last(5, 3, 7, 6), False),  # an odd row is left out
+        (torch.randn(3, 8, 8), False),  # an image without a batch
+    ],
+)
+def test_other_images_are_left_to_torch(x, own):
+    program = record(lambda given: (Pooling.of(nn.MaxPool2d(2))(given),), [x])
+    assert_close(program(x)[0], F.max_pool2d(x, 2))
+    assert own == any("maximum" in str(node.target) for node in program.graph.nodes)
+
+
+def test_only_maxima_of_two_by_two_neighbours_are_replaced():
+    layers = nn.Sequential(
+        nn.MaxPool2d(2),
+        nn.MaxPool2d((2, 2), stride=(2, 2)),
+        nn.MaxPool2d(3),
+        nn.MaxPool2d(2, stride=1),
+        nn.MaxPool2d(2, padding=1),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.MaxPool2d(2, return_indices=True),
+        nn.Flatten(),
+    )
+    assert [isinstance(layer, Pooling) for layer in convert(layers)] == [True, True, *[False] * 6]
+
+
+def test_layers_are_free_in_their_layout_where_only_layers_read_them():
+    def stage() -> list[nn.Module]:
+        return [nn.Conv2d(4, 4, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+
+    inner = nn.Sequential(*stage())  # nobody knows who reads it
+    layers = convert(nn.Sequential(inner, *stage(), nn.AvgPool2d(2), *stage(), nn.Flatten(), *stage()))
+    convolutions = [layer.free for layer in layers.modules() if isinstance(layer, nn.Conv2d)]
+    assert convolutions == [False, False, True, False]
+    pools = [isinstance(one, Pooling) for one in layers.modules() if isinstance(one, nn.MaxPool2d)]
+    assert pools == [False, False, True, False]

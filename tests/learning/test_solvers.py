@@ -1,0 +1,101 @@
+"""Solvers against torch's own optimisers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from consilience.errors import UserError
+from consilience.learning.solvers import SGD, SOLVERS, Adam
+
+SGD_OPTIONS = [
+    {},
+    {"weight_decay": 0.1},
+    {"momentum": 0.9},
+    {"momentum": 0.9, "weight_decay": 0.1},
+    {"momentum": 0.5, "weight_decay": 0.01, "nesterov": True},
+]
+ADAM_OPTIONS = [
+    {},
+    {"weight_decay": 0.1},
+    {"beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.3},
+    {"beta1": 0.0, "beta2": 0.0},
+]
+
+
+def torch_adam(params, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0):
+    return torch.optim.AdamW(params, lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
+
+
+CASES = [(SGD, torch.optim.SGD, options) for options in SGD_OPTIONS]
+CASES += [(Adam, torch_adam, options) for options in ADAM_OPTIONS]
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["floats", "tensors"])
+@pytest.mark.parametrize(("kind", "reference", "options"), CASES)
+def test_five_steps_equal_torchs(kind, reference, options, swept):
+    start = {"w": torch.randn(3, 2, dtype=torch.float64), "b": torch.randn(3, dtype=torch.float64)}
+    target = {name: value.clone().requires_grad_() for name, value in start.items()}
+    optimiser = reference(target.values(), lr=0.05, **options)
+    given = {"lr": 0.05, **options}
+    if swept:  # a sweep has a tensor for every float
+        given = {k: torch.tensor(v, dtype=torch.float64) if type(v) is float else v for k, v in given.items()}
+    solver = kind(**given)
+    params, state = start, solver.init(start)
+    for _ in range(5):
+        grads = {name: torch.randn_like(value) for name, value in start.items()}
+        held = {name: value.clone() for name, value in params.items()}
+        moved, state = solver.update(params, grads, state)
+        assert_close(params, held, rtol=0, atol=0)  # nothing is written to the arguments
+        params = moved
+        for name, value in target.items():
+            value.grad = grads[name]
+        optimiser.step()
+    assert_close(params, {name: value.detach() for name, value in target.items()}, rtol=1e-12, atol=1e-12)
+    assert {group: list(held) for group, held in state.items()} == {
+        group: list(held) for group, held in solver.init(start).items()
+    }
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan")])
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(SGD, "lr"), (SGD, "momentum"), (SGD, "weight_decay"), (Adam, "lr"), (Adam, "beta1"), (Adam, "epsilon")],
+)
+def test_negative_numbers_are_refused(kind, field, bad):
+    with pytest.raises(UserError, match=rf"{field} must be at least 0, not {bad}"):
+        kind(**{field: bad})
+
+
+@pytest.mark.parametrize(("kind", "field"), [(SGD, "lr"), (SGD, "weight_decay"), (Adam, "beta1")])
+def test_numbers_without_end_are_refused(kind, field):
+    with pytest.raises(UserError, match=rf"{kind.name}: {field} must be finite, not inf"):
+        kind(**{field: float("inf")})
+
+
+@pytest.mark.parametrize("betas", [(1.0, 0.9), (0.9, 1.0), (1.5, 0.9)])
+def test_adam_refuses_averages_that_never_forget(betas):
+    with pytest.raises(UserError, match=f"beta1 and beta2 must be below 1, not {betas[0]} and {betas[1]}"):
+        Adam(0.1, *betas)
+
+
+@pytest.mark.parametrize("momentum", [1.0, 1.5])
+def test_momentum_that_never_fades_is_refused(momentum):
+    with pytest.raises(UserError, match=f"momentum must be below 1, not {momentum}"):
+        SGD(0.1, momentum=momentum)
+
+
+@pytest.mark.parametrize("value", [[0.1, 0.2], "x", None])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(UserError, match="sgd: lr must be a number, not "):
+        SGD(value)
+
+
+def test_nesterov_needs_momentum():
+    with pytest.raises(UserError, match="nesterov needs a momentum above 0"):
+        SGD(0.1, nesterov=True)
+
+
+def test_solvers_are_listed_by_name():
+    assert dict(SOLVERS) == {"sgd": SGD, "adam": Adam}

@@ -1,0 +1,241 @@
+"""The wire format: what goes in comes out, damage is noticed, and sizes are known beforehand."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickletools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.exchange.traffic import row_bytes
+from consilience.types import State
+from consilience.wire import (
+    Header,
+    WireError,
+    decode,
+    decode_tensors,
+    encode,
+    encode_tensors,
+    message_bytes,
+)
+
+SHARED = torch.tensor([1.0, -2.0, 3.0, 0.5, 7.0])
+MESSAGES: dict[str, State] = {
+    "types": {
+        "params": {
+            "f32": torch.randn(2, 3),
+            "f64": torch.randn(4).double(),
+            "i64": torch.arange(5),
+            "bool": torch.tensor([True, False, True]),
+            "bf16": torch.randn(3).bfloat16(),
+        }
+    },
+    "scalars": {"count": {"n": torch.tensor(3), "x": torch.tensor(0.5), "yes": torch.tensor(True)}},
+    "order": {
+        "z": {"b": torch.ones(1), "a": torch.zeros(1)},
+        "a": {"z.w": torch.ones(2), "a/b": torch.ones(3)},
+    },
+    "empty tensor": {"params": {"w": torch.zeros(0, 3), "b": torch.ones(2)}},
+    "names": {"params": {'quote" and \\': torch.ones(1), "größe": torch.ones(2)}},
+    "not contiguous": {"params": {"t": torch.randn(3, 4).T, "expanded": torch.ones(1).expand(5)}},
+    "empty groups": {"first": {}, "params": {"w": torch.ones(2)}, "größe": {}, "last": {}},
+    "one tensor twice": {"params": {"w": SHARED}, "anchor": {"w": SHARED}},
+    "parts of one tensor": {"params": {"a": SHARED[:2], "b": SHARED[2:], "c": SHARED[1:3], "d": SHARED[:0]}},
+    "special numbers": {"params": {"w": torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 1e-45])}},
+}
+HEADERS = [Header(0, 0), Header(3, -1), Header(9_999_999_999, 9_999_999_999)]
+
+TYPES = [torch.float32, torch.float64, torch.int64, torch.bool, torch.int32, torch.float16]
+
+
+@st.composite
+def tensors(draw) -> torch.Tensor:
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    dtype = draw(st.sampled_from(TYPES))
+    count = math.prod(shape)
+    values = draw(st.lists(st.integers(-100, 100), min_size=count, max_size=count))
+    return torch.tensor(values).reshape(shape).to(dtype)
+
+
+NAMES = st.text(min_size=1, max_size=8).filter(lambda text: "/" not in text and text != "header")
+STATES = st.dictionaries(NAMES, st.dictionaries(NAMES, tensors(), max_size=3), max_size=3).filter(
+    lambda state: any(state.values())
+)
+
+
+def bits(state: State) -> list:
+    """Everything about a state, in order, such that == is equality bit for bit."""
+    return [
+        (
+            group,
+            name,
+            value.dtype,
+            tuple(value.shape),
+            value.contiguous().reshape(-1).view(torch.uint8).tolist(),
+        )
+        for group, params in state.items()
+        for name, value in params.items()
+    ]
+
+
+def check_round_trip(message: State, header: Header) -> None:
+    data = encode(message, header)
+    back, found = decode(data)
+    assert list(back) == list(message)
+    assert bits(back) == bits(message)
+    assert found == header
+    sizes = message_bytes(message)
+    assert sum(sizes.values()) == len(data)
+    assert list(sizes) == [*(group for group, params in message.items() if params), "header"]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=str)
+@pytest.mark.parametrize("name", MESSAGES)
+def test_round_trip_and_size(name, header):
+    check_round_trip(MESSAGES[name], header)
+
+
+@given(STATES, st.integers(0, 10**9), st.integers(-1, 10**9))
+def test_round_trip_and_size_of_random_states(message, round_number, sender):
+    check_round_trip(message, Header(round_number, sender))
+
+
+def test_sizes_by_group_are_those_of_the_tensors():
+    message = {"params": {"w": torch.ones(3), "b": torch.ones(2)}, "none": {}, "n": {"n": torch.tensor(1)}}
+    sizes = message_bytes(message)
+    assert {group: size for group, size in sizes.items() if group != "header"} == {"params": 20, "n": 8}
+    assert sum(sizes.values()) == len(encode(message, Header(0, 0)))
+    stacked = {
+        group: {k: v.expand(4, *v.shape) for k, v in params.items()} for group, params in message.items()
+    }
+    assert row_bytes(stacked) == sizes
+    assert "n" not in row_bytes(stacked, without=frozenset({"n"}))
+
+
+@pytest.mark.parametrize("message", [{}, {"params": {}}, {"params": {}, "buffers": {}}])
+def test_an_empty_message_is_no_bytes(message):
+    assert encode(message, Header(1, 2)) == b""
+    assert message_bytes(message) == {}
+
+
+def small() -> tuple[State, bytes]:
+    message = {
+        "params": {"w": torch.tensor([1.0, 2.0]), "a": torch.tensor(True)},
+        "buffers": {"n": torch.tensor(3)},
+    }
+    return message, encode(message, Header(7, 2))
+
+
+def test_every_damaged_byte_is_noticed():
+    message, data = small()
+    head = 8 + int.from_bytes(data[:8], "little")
+    text_end = 8 + len(data[8:head].rstrip(b" "))
+    for place in range(len(data)):
+        for value in range(256):
+            damaged = data[:place] + bytes([value]) + data[place + 1 :]
+            if damaged == data:
+                continue
+            try:
+                found, header = decode(damaged)
+            except WireError:
+                continue
+            # White space of the padding between header and tensors may become other white space.
+            assert text_end <= place < head
+            assert bits(found) == bits(message)
+            assert header == Header(7, 2)
+
+
+def test_a_truncated_or_extended_message_is_noticed():
+    _, data = small()
+    for end in range(len(data)):
+        with pytest.raises(WireError):
+            decode(data[:end])
+    for more in (b"\0", b" ", data):
+        with pytest.raises(WireError):
+            decode(data + more)
+
+
+@given(st.binary(max_size=64))
+def test_anything_else_is_refused(data):
+    with pytest.raises(WireError):
+        decode(data)
+
+
+WHOLE = {"round": "1", "sender": "1", "groups": '["params"]'}
+NESTED = "[" * 100_000
+
+
+def test_a_header_with_its_fields_is_read():
+    back, header = decode(encode_tensors({"params/w": torch.ones(1)}, WHOLE))
+    assert bits(back) == bits({"params": {"w": torch.ones(1)}})
+    assert header == Header(1, 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        *({name: value for name, value in WHOLE.items() if name != missing} for missing in WHOLE),
+        {**WHOLE, "round": "one"},
+        {**WHOLE, "sender": ""},
+        {**WHOLE, "groups": "params"},
+        {**WHOLE, "groups": "5"},
+        pytest.param({**WHOLE, "groups": NESTED}, id="nested groups"),
+        {**WHOLE, "groups": '"params"'},
+        {**WHOLE, "groups": '["other"]'},
+    ],
+    ids=str,
+)
+def test_a_header_without_its_fields_is_refused(fields):
+    data = encode_tensors({"params/w": torch.ones(1)}, fields)
+    assert decode_tensors(data)[1] == fields
+    with pytest.raises(WireError, match="header"):
+        decode(data)
+
+
+def test_another_schema_is_refused():
+    _, data = small()
+    with pytest.raises(WireError, match="consilience/2"):
+        decode(data.replace(b"consilience/1", b"consilience/2"))
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_the_bytes_are_not_a_pickle(name):
+    data = encode(MESSAGES[name], Header(0, 0))
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    numbers = sum(size for group, size in message_bytes(MESSAGES[name]).items() if group != "header")
+    assert (
+        len(data) == 8 + int.from_bytes(data[:8], "little") + numbers
+    )  # JSON, then numbers, and nothing else
+    metadata = json.loads(header["__metadata__"]["consilience"])
+    assert set(metadata) == {"schema", "fields", "order", "sha256"}
+    assert set(metadata["fields"]) == {"round", "sender", "groups"}
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        list(pickletools.genops(data))
+
+
+def test_equal_messages_are_equal_bytes():
+    message = {"params": {"w": torch.ones(2)}, "buffers": {}}
+    assert len({encode(message, Header(1, 2)) for _ in range(10)}) == 1
+
+
+def test_encoding_changes_nothing_and_needs_no_gradient():
+    weight = torch.ones(2, requires_grad=True)
+    back, _ = decode(encode({"params": {"w": weight}}, Header(0, 0)))
+    assert weight.requires_grad
+    assert not back["params"]["w"].requires_grad
+
+
+def test_deeply_nested_metadata_is_refused():
+    nested = b'{"__metadata__":{"consilience":"' + NESTED.encode() + b'"}}'
+    with pytest.raises(WireError):
+        decode(len(nested).to_bytes(8, "little") + nested)
+
+
+def test_a_group_called_header_is_not_counted():
+    with pytest.raises(ValueError, match="'header'"):
+        message_bytes({"header": {"w": torch.ones(3)}})
