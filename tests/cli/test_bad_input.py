@@ -15,7 +15,7 @@ import yaml
 
 from consilience.config.config import read_config
 from consilience.experiment import Arm, Listener
-from consilience.experiment import run as experiment
+from consilience.experiment import execution as experiment
 from consilience.experiment.folder import RunFolder
 
 REFUSED = [

@@ -19,7 +19,7 @@ from consilience.algorithms import METHODS
 from consilience.cli.display import LiveDisplay, PlainDisplay
 from consilience.config import load_config
 from consilience.data.sources import SOURCES
-from consilience.experiment import run as experiment
+from consilience.experiment import execution as experiment
 from consilience.models import MODELS
 
 

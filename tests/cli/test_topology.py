@@ -13,7 +13,7 @@ from PIL import Image
 from consilience.cli import display
 from consilience.config import load_config
 from consilience.engine.build import simulate
-from consilience.experiment import run as experiment
+from consilience.experiment import execution as experiment
 from consilience.report.graphs import graph_statistics
 
 GRAPH = "topology={name: erdos_renyi, p: 0.3}"

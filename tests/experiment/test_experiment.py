@@ -23,9 +23,9 @@ from consilience.config.config import Config, read_config
 from consilience.data.dataset import Dataset
 from consilience.engine.build import simulate
 from consilience.errors import UserError
-from consilience.experiment import Listener, Result, plan
+from consilience.experiment import Listener, Result, plan, split
+from consilience.experiment import execution as experiment
 from consilience.experiment import folder as run_folder
-from consilience.experiment import run as experiment
 from consilience.experiment.folder import CLIENTS, METRICS, RunFolder
 from consilience.learning.solvers import SGD, SOLVERS
 
@@ -227,7 +227,7 @@ def test_the_partitions_are_on_record(written: tuple[Config, Result]):
     config, result = written
     assert result.path is not None
     manifests = json.loads((result.path / "partitions.json").read_text())
-    parts = experiment.split(config, BLOBS)
+    parts = split(config, BLOBS)
     seeds = {str(seed): parts[seed].manifest() for seed in (0, 5)}
     assert manifests == {"star": {"data": BLOBS.digest(), "seeds": seeds}}
 

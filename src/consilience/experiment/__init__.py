@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from consilience.experiment.plan import Arm as Arm
-from consilience.experiment.plan import plan as plan
-from consilience.experiment.plan import split as split
+from consilience.experiment.execution import resume as resume
+from consilience.experiment.execution import run as run
+from consilience.experiment.planning import Arm as Arm
+from consilience.experiment.planning import plan as plan
+from consilience.experiment.planning import split as split
 from consilience.experiment.result import Listener as Listener
 from consilience.experiment.result import Result as Result
-from consilience.experiment.run import resume as resume
-from consilience.experiment.run import run as run

@@ -18,12 +18,12 @@ from consilience.engine.scene import Scene
 from consilience.experiment.folder import (
     finite_line,
 )
-from consilience.experiment.plan import Arm
+from consilience.experiment.planning import Arm
 from consilience.report.node_records import Peers
 from consilience.types import State
 
 
-def peers(arm: Arm) -> Peers | None:
+def peers_of(arm: Arm) -> Peers | None:
     """The graph of the first seed in the last round."""
     scene, seed = arm.scene, arm.scene.seeds[0]
     drawing = scene.network.drawing(arm.config.rounds - 1)

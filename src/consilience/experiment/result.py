@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.experiment.plan import Arm
+from consilience.experiment.planning import Arm
 from consilience.report.summary import MethodSummary
 from consilience.types import State
 

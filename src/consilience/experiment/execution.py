@@ -31,14 +31,14 @@ from consilience.experiment.folder import (
     RunFolder,
     finite_line,
 )
-from consilience.experiment.plan import Arm, plan
+from consilience.experiment.planning import Arm, plan
 from consilience.experiment.records import (
     client_line,
     digest_of,
     environment_of,
     manifests,
     metrics_line,
-    peers,
+    peers_of,
 )
 from consilience.experiment.result import Listener, Result
 from consilience.report.coordinate_plots import coordinates_plot, has_coordinates
@@ -178,7 +178,7 @@ class _Run:
     def _draw_nodes(self, path: Path) -> None:
         """Plots of what is recorded about the nodes of graphs, if there are any."""
         arms = {arm.setting: arm for arm in self.arms}
-        drawn = {setting: peers(arms[setting]) for setting in settings_with_nodes(self.records)}
+        drawn = {setting: peers_of(arms[setting]) for setting in settings_with_nodes(self.records)}
         peers = {setting: graph for setting, graph in drawn.items() if graph is not None}
         mapped = {setting: graph for setting, graph in peers.items() if len(graph.sizes) <= MAPPED}
         if peers:
