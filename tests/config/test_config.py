@@ -378,6 +378,7 @@ VALID: dict[str, Any] = {
     "an alias with options": {"method": {"name": "dechetero", "weighting": "uniform"}, "topology": "ring"},
     "data by name": {"data": "mnist-sample"},
     "one seed": {"seeds": 3},
+    "a note": {"note": "What there is to see."},
     "a sweep of what may be none": {"method": {"name": "fedcurv", "stiffness": [0.5, 1.0]}},
 }
 INVALID: dict[str, Any] = {
@@ -392,6 +393,7 @@ INVALID: dict[str, Any] = {
     "a truth": {"rounds": True},
     "a limit": {"rounds": 0},
     "a list": {"seeds": []},
+    "a text": {"note": 3},
     "a model": {"model": {"hidden": [8]}},
 }
 
@@ -437,7 +439,7 @@ def test_an_override_that_every_setting_hides_is_refused(tmp_path: Path):
     assert load(tmp_path, text, "rounds=7").rounds == 7
 
 
-@pytest.mark.parametrize("key", ["name", "out", "targets", "device", "compare"])
+@pytest.mark.parametrize("key", ["name", "out", "targets", "note", "device", "compare"])
 def test_what_belongs_to_the_whole_run_is_refused_in_a_setting(key: str):
     with pytest.raises(UserError, match=f"{key} belongs to the whole run"):
         read_config({"compare": [{key: "x"}]}).settings()

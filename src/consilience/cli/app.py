@@ -99,7 +99,7 @@ def run(
     existing: Existing = "overwrite" if overwrite else "refuse"
     with _resumable(folder.path):
         result = experiment.run(config, folder=folder, existing=existing, listener=display())
-    show_result(result, config.targets)
+    show_result(result, config)
 
 
 @app.command()
@@ -112,7 +112,7 @@ def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar=
 
     with _resumable(path):
         result = experiment.resume(path, display())
-    show_result(result, load_config(path / CONFIG).targets)
+    show_result(result, load_config(path / CONFIG))
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
+from rich.text import Text
 
 from consilience.config.config import Config
 from consilience.data import load
@@ -123,10 +123,12 @@ class LiveDisplay(_Clock):
         self._progress.stop()
 
 
-def show_result(result: Result, targets: Sequence[float]) -> None:
-    """The comparison, and where the files are."""
+def show_result(result: Result, config: Config) -> None:
+    """The comparison, the configuration's note on it, and where the files are."""
     screen = console()
-    screen.print(comparison_table(result.summaries, targets))
+    screen.print(comparison_table(result.summaries, config.targets))
+    if config.note:
+        screen.print(Text(config.note))  # not markup: brackets are the user's
     if result.path is not None:
         print(f"results: {result.path}")
         for plot in filter(Path.exists, (result.path / name for name in PLOTS)):

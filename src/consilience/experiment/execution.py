@@ -167,6 +167,7 @@ class _Run:
             self._draw_nodes(self.folder.path)
             summary = {
                 "name": self.config.name,
+                "note": self.config.note,
                 "digest": digest,
                 "methods": [summary.to_json() for summary in summaries],
                 "environment": environment_of(self.config),
