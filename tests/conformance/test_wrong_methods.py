@@ -106,7 +106,7 @@ class HidesNaN(Plain):
 
 
 class RefusesAll(Plain):
-    def refuse(self, setting):
+    def refuse(self, conditions):
         return "it never works"
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from consilience import tree, wire
-from consilience.algorithm import Algorithm, Setting
+from consilience.algorithm import Algorithm, Conditions
 from consilience.algorithms.dechw import DecHW
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedavg import FedAvg
@@ -298,7 +298,7 @@ def test_what_peers_remember_is_their_public_copy(play):
 
 def setting(**changes):
     usual = {"graph": True, "solver": SGD(), "epochs": 1, "holdout": False, "unreliable": False}
-    return Setting(**{**usual, **changes})
+    return Conditions(**{**usual, **changes})
 
 
 @pytest.mark.parametrize(
