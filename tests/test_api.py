@@ -150,7 +150,7 @@ def test_an_own_model(tmp_path: Path):
 
 
 @dataclass(frozen=True)
-class Lazy(cs.Algorithm):
+class Lazy(cs.SingleExchange):
     """Clients send the model back as it came."""
 
     name: ClassVar[str] = "lazy"
