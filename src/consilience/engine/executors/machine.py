@@ -21,6 +21,7 @@ from consilience.client import Step
 from consilience.engine.executors.program import record
 from consilience.engine.executors.tape import Arena, Run, placed
 from consilience.learning.batches import Pool
+from consilience.torch_internals import copy_all
 from consilience.tree import Schema
 from consilience.types import Batch, IntArray, State
 
@@ -269,7 +270,7 @@ def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs)
         written += [place.select(0, target) for _, target in pairs]
     for given, written in rows.values():
         if written:
-            torch._foreach_copy_(written, given)
+            copy_all(written, given)
 
 
 def _memory(schema: Schema, width: int, device: torch.device) -> list[Tensor]:
