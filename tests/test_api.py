@@ -139,8 +139,8 @@ class Linear(ModelSpec):
     name: ClassVar[str] = "linear"
     bias: bool = True
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Classifier:
-        return Classifier(nn.Flatten(), nn.Linear(shape[0], classes, bias=self.bias))
+    def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
+        return Classifier(nn.Flatten(), nn.Linear(shape[0], outputs, bias=self.bias))
 
 
 def test_an_own_model(tmp_path: Path):
@@ -150,7 +150,7 @@ def test_an_own_model(tmp_path: Path):
 
 
 @dataclass(frozen=True)
-class Lazy(cs.Algorithm):
+class Lazy(cs.SingleExchange):
     """Clients send the model back as it came."""
 
     name: ClassVar[str] = "lazy"
@@ -240,7 +240,7 @@ class Viewing(nn.Module):
 class ViewingSpec(ModelSpec):
     name: ClassVar[str] = "viewing"
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         return Viewing()
 
 

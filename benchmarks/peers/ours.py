@@ -29,8 +29,7 @@ from consilience.exchange.cohort import LocalWork, sample_clients
 from consilience.graphs.base import Topology
 from consilience.graphs.star import Star
 from consilience.learning.solvers import SGD
-from consilience.models.cnn import MnistCNN
-from consilience.models.mlp import MLP
+from consilience.models import MLP, MnistCNN
 
 SEED = 0
 

@@ -15,9 +15,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from consilience.algorithm import Algorithm as Algorithm
+    from consilience.algorithm import Conditions as Conditions
     from consilience.algorithm import Inbox as Inbox
     from consilience.algorithm import Phase as Phase
-    from consilience.algorithm import Setting as Setting
+    from consilience.algorithm import SingleExchange as SingleExchange
+    from consilience.algorithm import Wrapper as Wrapper
     from consilience.algorithms import *  # noqa: F403
     from consilience.api import run as run
     from consilience.client import Client as Client
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from consilience.types import State as State
 
 _HOMES = {
-    "algorithm": ("Algorithm", "Inbox", "Phase", "Setting"),
+    "algorithm": ("Algorithm", "Conditions", "Inbox", "Phase", "SingleExchange", "Wrapper"),
     "api": ("run",),
     "client": ("Client", "Trained"),
     "data.dataset": ("Dataset",),

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from consilience import aggregate
+from consilience import aggregate, sweeping
 from consilience.client import Client
 from consilience.learning.solvers import Solver
 from consilience.types import Params, State
@@ -64,18 +64,37 @@ class Inbox:
 
 
 def nothing(hub: State) -> State:
-    """What a hub broadcasts where clients need nothing from it."""
+    """What a hub broadcasts where clients need nothing from it: an empty message."""
     return {}
 
 
+def as_it_came(message: State, last: State) -> State:
+    """The message itself: what a receiver makes of one from which nothing was left out."""
+    return message
+
+
 class Phase(NamedTuple):
-    """One exchange of messages."""
+    """One exchange of messages, and what of it travels.
+
+    An upload holds all groups that `combine` reads. Most of them are sent; those named below are not, each
+    for a reason of its own, and `travelling` and `received` say what that means at either end of a wire.
+    """
 
     broadcast: Callable[[State], State]
     local: Callable[[Client, State, State], tuple[State, State]]
     combine: Callable[[State, Inbox], State]
     known: frozenset[str] = frozenset()
     """Groups of the broadcast that clients have from the exchange before: they are not sent again."""
+    kept: frozenset[str] = frozenset()
+    """Groups of an upload that a receiver keeps from the sender's last message."""
+    rebuilt: frozenset[str] = frozenset()
+    """Groups of an upload that a receiver works out from the others, by `receive`."""
+    private: frozenset[str] = frozenset()
+    """Groups of an upload that never leave their sender: on a graph they are for its own `combine`."""
+    receive: Callable[[State, State], State] = as_it_came
+    """From a message that arrived and the receiver's last state of the sender to the message with its rebuilt
+    groups. On a graph that state is the sender's last message in this exchange (zeros before the first); at a
+    server it is what was broadcast to the sender, with the groups in `kept` from its last message."""
     flooded: bool = False
     """Whether, on a graph, messages are passed on until every node has heard every other."""
     replies: bool = False
@@ -83,10 +102,20 @@ class Phase(NamedTuple):
     gets that neighbour's message and what the node remembers of it (`init_link`), and what it uploads goes to
     that neighbour alone. What hubs would broadcast is not asked."""
 
+    def travelling(self, upload: State) -> State:
+        """What is sent of an upload."""
+        stays = self.kept | self.rebuilt | self.private
+        return {group: params for group, params in upload.items() if group not in stays}
+
+    def received(self, message: State, last: State) -> State:
+        """The upload without its private groups, from what was sent and what its receiver knew before."""
+        known = {group: last[group] for group in self.kept if group in last}
+        return self.receive({**message, **known}, last)
+
 
 @dataclass(frozen=True)
-class Setting:
-    """Where an algorithm is asked to run; what `refuse` may look at."""
+class Conditions:
+    """The conditions under which an algorithm is asked to run: what `refuse` may look at."""
 
     graph: bool
     solver: Solver
@@ -121,8 +150,12 @@ Init = Literal["common", "different"]
 """Whether all clients start from one model, or each from its own."""
 
 
+Evaluated = Literal["hub", "client", "both"]
+"""Whose models are evaluated: those of hubs, every client's own, or both."""
+
+
 class Algorithm(ABC):
-    """A method, as a frozen dataclass that holds numbers only."""
+    """A method, as a frozen dataclass that holds numbers only: initial states and exchanges of messages."""
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
@@ -132,19 +165,22 @@ class Algorithm(ABC):
     """What it computes, in one line."""
     choose: ClassVar[str] = ""
     """When to choose it, in one line."""
-    personal: ClassVar[bool] = False
-    """Whether every client is evaluated with a model of its own."""
-    personalised: ClassVar[bool] = False
-    """Whether clients also have models of their own, which `personal_model` gives, beside the hub's."""
-    cached: ClassVar[frozenset[str]] = frozenset()
-    """Groups of the upload that a receiver keeps from the sender's last message: they are not sent again."""
+
+    @property
+    def label(self) -> str:
+        """What messages call it: its name and, where something was done to it, what that was."""
+        return self.name
+
+    def evaluated(self) -> Evaluated:
+        """Whose models are evaluated: `model` gives those that count, `personal_model` those beside them."""
+        return "hub"
 
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         """The algorithm for inputs of a shape and a number of classes; most need to know neither."""
         return self
 
     def quick(self) -> Algorithm:
-        """The same messages with less work, where only their sizes matter."""
+        """An algorithm with the same messages and less work, for where only their sizes matter."""
         return self
 
     def init_hub(self, model: State) -> State:
@@ -159,24 +195,12 @@ class Algorithm(ABC):
         """What a node keeps about each neighbour that it answers, before it first does."""
         return {}
 
-    def broadcast(self, hub: State) -> State:
-        """What the hub sends to every client of the cohort."""
-        return {"params": hub["params"], "buffers": hub["buffers"]}
-
     @abstractmethod
-    def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
-        """A client's work: its upload and its new memory."""
-
-    def combine(self, hub: State, inbox: Inbox) -> State:
-        """The hub's new state: by default the mean of the models, weighted by data."""
-        return {**hub, "params": inbox.mean("params"), "buffers": inbox.buffers()}
-
     def phases(self) -> tuple[Phase, ...]:
         """The exchanges of one round."""
-        return (Phase(self.broadcast, self.local, self.combine),)
 
     def setup(self) -> tuple[Phase, ...]:
-        """Exchanges that run once, with all clients, before round 0."""
+        """The exchanges that run once, with all clients, before round 0."""
         return ()
 
     def at(self, round_number: int) -> Algorithm:
@@ -184,13 +208,87 @@ class Algorithm(ABC):
         return self
 
     def model(self, hub: State, memory: State) -> State:
-        """The model that is evaluated; `memory` is empty unless the method is `personal`."""
+        """The model that is evaluated; `memory` is empty where hubs' models are."""
         return {"params": hub["params"], "buffers": hub["buffers"]}
 
     def personal_model(self, hub: State, memory: State) -> State:
-        """A client's own model, of a method that is `personalised`."""
-        raise NotImplementedError
+        """A client's own model; by default the one that is evaluated."""
+        return self.model(hub, memory)
 
-    def refuse(self, setting: Setting) -> str | None:
-        """Why this algorithm cannot work in a setting, in one line; None where it can."""
+    def refuse(self, conditions: Conditions) -> str | None:
+        """Why this algorithm cannot work under some conditions, in one line; None where it can."""
         return None
+
+
+class SingleExchange(Algorithm):
+    """An algorithm whose round is one exchange: a hub broadcasts, clients work, the hub combines."""
+
+    def broadcast(self, hub: State) -> State:
+        """What the hub sends to every client of the cohort; by default its model."""
+        return {"params": hub["params"], "buffers": hub["buffers"]}
+
+    @abstractmethod
+    def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
+        """A client's work: its upload and its new memory."""
+
+    def combine(self, hub: State, inbox: Inbox) -> State:
+        """The hub's new state; by default the mean of the models, weighted by data."""
+        return {**hub, "params": inbox.mean("params"), "buffers": inbox.buffers()}
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(self.broadcast, self.local, self.combine),)
+
+
+@dataclass(frozen=True)
+class Wrapper(Algorithm):
+    """A method that does what another one does, but for what a subclass changes."""
+
+    inner: Algorithm
+
+    def around(self, inner: Algorithm) -> Algorithm:
+        """The same change of another method."""
+        return sweeping.replace(self, {"inner": inner})
+
+    def change(self, phase: Phase, exchange: int, *, setup: bool) -> Phase:
+        """An exchange of the inner method, of a round or of the setup, as it is carried out."""
+        return phase
+
+    @property
+    def label(self) -> str:
+        return self.inner.label
+
+    def evaluated(self) -> Evaluated:
+        return self.inner.evaluated()
+
+    def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
+        return self.around(self.inner.for_data(inputs, classes))
+
+    def quick(self) -> Algorithm:
+        return self.around(self.inner.quick())
+
+    def init_hub(self, model: State) -> State:
+        return self.inner.init_hub(model)
+
+    def init_memory(self, model: State) -> State:
+        return self.inner.init_memory(model)
+
+    def init_link(self, model: State) -> State:
+        return self.inner.init_link(model)
+
+    def phases(self) -> tuple[Phase, ...]:
+        return tuple(self.change(one, i, setup=False) for i, one in enumerate(self.inner.phases()))
+
+    def setup(self) -> tuple[Phase, ...]:
+        return tuple(self.change(one, i, setup=True) for i, one in enumerate(self.inner.setup()))
+
+    def at(self, round_number: int) -> Algorithm:
+        return self.around(self.inner.at(round_number))
+
+    def model(self, hub: State, memory: State) -> State:
+        return self.inner.model(hub, memory)
+
+    def personal_model(self, hub: State, memory: State) -> State:
+        return self.inner.personal_model(hub, memory)
+
+    def refuse(self, conditions: Conditions) -> str | None:
+        return self.inner.refuse(conditions)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Inbox, Phase, Setting
+from consilience.algorithm import Conditions, Inbox, Phase, SingleExchange
 from consilience.client import Client
 from consilience.errors import UserError
 from consilience.objectives.base import Objective
@@ -44,7 +44,7 @@ class Parts:
             raise UserError(f"{self.server.name} with {self.objective.name} and {self.rule.name}: {reason}")
 
 
-class Method(Algorithm):
+class Method(SingleExchange):
     """An algorithm that is a composition of parts."""
 
     @abstractmethod
@@ -53,11 +53,6 @@ class Method(Algorithm):
 
     def __post_init__(self) -> None:
         self.parts()  # the parts check their numbers
-
-    @property
-    def cached(self) -> frozenset[str]:  # type: ignore[override]
-        """What hubs work out."""
-        return self.parts().objective.rebuilt()
 
     def init_hub(self, model: State) -> State:
         parts = self.parts()
@@ -92,10 +87,18 @@ class Method(Algorithm):
         return {**hub, **server, "params": params, "buffers": inbox.buffers()}
 
     def phases(self) -> tuple[Phase, ...]:
-        if not self.parts().objective.gradients_first:
-            return super().phases()
-        training = Phase(self.broadcast, self.local, self.combine, frozenset({"params", "buffers"}))
-        return (Phase(super().broadcast, _gradient, self._mean_gradient), training)
+        objective = self.parts().objective
+        training = Phase(
+            self.broadcast,
+            self.local,
+            self.combine,
+            rebuilt=objective.rebuilt(),
+            receive=objective.receive,
+        )
+        if not objective.gradients_first:
+            return (training,)
+        gradients = Phase(super().broadcast, _gradient, self._mean_gradient)
+        return (gradients, training._replace(known=frozenset({"params", "buffers"})))
 
     def _mean_gradient(self, hub: State, inbox: Inbox) -> State:
         return {**hub, GRADIENT: inbox.mean(GRADIENT, self.parts().rule.shares(inbox))}
@@ -103,9 +106,9 @@ class Method(Algorithm):
     def model(self, hub: State, memory: State) -> State:
         return {"params": self.parts().server.evaluated(hub), "buffers": hub["buffers"]}
 
-    def refuse(self, setting: Setting) -> str | None:
+    def refuse(self, conditions: Conditions) -> str | None:
         parts = self.parts()
-        reasons = (part.refuse(setting) for part in (parts.objective, parts.rule, parts.server))
+        reasons = (part.refuse(conditions) for part in (parts.objective, parts.rule, parts.server))
         return next((reason for reason in reasons if reason), None)
 
 

@@ -23,12 +23,27 @@ Part = TypeVar("Part")
 
 @dataclasses.dataclass(frozen=True)
 class Hole:
-    """Stands where a tensor was taken out."""
+    """Stands where a tensor was taken out.
+
+    Arithmetic with a hole gives a hole, so that a part with holes can make other parts of its numbers: what
+    exchanges a method has can be asked before its numbers are known.
+    """
+
+    def _absorb(self, other: object = None) -> Hole:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _absorb
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __neg__ = _absorb
 
 
 def is_part(value: object) -> bool:
     """Whether a value is a dataclass instance, i.e. a part that can hold numbers of its own."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def is_swept(number: object) -> bool:
+    """Whether a number differs between lanes, so that only code that runs in them knows it."""
+    return isinstance(number, Tensor | Hole)
 
 
 def is_zero(number: Number) -> bool:
@@ -90,7 +105,7 @@ def check_non_negative(part: object, *fields: str) -> None:
     """Refuse what is no number, negative or not finite in the named fields."""
     for field in fields:
         value = getattr(part, field)
-        if isinstance(value, Tensor):
+        if is_swept(value):
             continue
         bound = None
         if not isinstance(value, int | float):

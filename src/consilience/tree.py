@@ -1,8 +1,9 @@
-"""Arithmetic on named tensors. Pure functions: nothing here writes to its arguments."""
+"""Named tensors: arithmetic, rows, vectors, schemas. Pure functions: nothing here writes to its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -209,3 +210,57 @@ def taken(vector: Tensor, positions: Tensor) -> Tensor:
 def spread(values: Tensor, positions: Tensor, size: int) -> Tensor:
     """[size] zeros, with values at some positions."""
     return values.new_zeros(size).scatter(0, positions.long(), values)
+
+
+Kind = tuple[torch.Size, torch.dtype]
+"""The shape and the type of a tensor."""
+
+
+def kind_of(value: Tensor) -> Kind:
+    """The shape and the type of a tensor."""
+    return value.shape, value.dtype
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The names, shapes and types of a State's tensors, in their order, and its groups, empty ones too."""
+
+    paths: tuple[str, ...]
+    groups: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    @classmethod
+    def of(cls, state: State) -> Schema:
+        """The schema of a State."""
+        flat = flatten(state)
+        values = flat.values()
+        return cls(tuple(flat), tuple(state), tuple(v.shape for v in values), tuple(v.dtype for v in values))
+
+    def state(self, tensors: Sequence[Tensor]) -> State:
+        """The State of this schema with these tensors (of any shapes)."""
+        return unflatten(dict(zip(self.paths, tensors, strict=True)), self.groups)
+
+    def kinds(self) -> dict[str, Kind]:
+        """Shape and type by path."""
+        return dict(zip(self.paths, zip(self.shapes, self.dtypes, strict=True), strict=True))
+
+    def without(self, groups: Set[str]) -> Schema:
+        """The schema of the same State without some groups."""
+        kept = [number for number, path in enumerate(self.paths) if path.partition("/")[0] not in groups]
+        return Schema(
+            tuple(self.paths[number] for number in kept),
+            tuple(group for group in self.groups if group not in groups),
+            tuple(self.shapes[number] for number in kept),
+            tuple(self.dtypes[number] for number in kept),
+        )
+
+    def ordered(self, state: State) -> State:
+        """A State of these tensors in this schema's order, whatever order they had."""
+        tensors = flatten(state)
+        return self.state([tensors[path] for path in self.paths])
+
+    def zeros(self, device: torch.device | str = "cpu") -> State:
+        """A State of this schema, all 0."""
+        kinds = zip(self.shapes, self.dtypes, strict=True)
+        return self.state([torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in kinds])

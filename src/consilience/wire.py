@@ -35,6 +35,8 @@ class Header:
 
     round: int
     sender: int
+    samples: int
+    """How many training samples the sender has; 0 where it is a hub."""
 
 
 def encode(message: State, header: Header) -> bytes:
@@ -50,7 +52,7 @@ def decode(data: bytes) -> tuple[State, Header]:
     """The inverse of `encode`; raises WireError for anything else."""
     tensors, fields = decode_tensors(data)
     try:
-        header = Header(int(fields["round"]), int(fields["sender"]))
+        header = Header(*(int(fields[name]) for name in ("round", "sender", "samples")))
         groups = json.loads(fields["groups"])
         if not isinstance(groups, list) or not {name.partition("/")[0] for name in tensors} <= set(groups):
             raise ValueError("its groups are not those of its tensors")
@@ -63,6 +65,7 @@ def _fields(header: Header, groups: tuple[str, ...]) -> dict[str, str]:
     return {
         "round": f"{header.round:010d}",
         "sender": f"{header.sender:+011d}",
+        "samples": f"{header.samples:015d}",
         "groups": json.dumps(groups),
     }
 
@@ -114,22 +117,17 @@ def _digest(tensors: dict[str, Tensor], fields: dict[str, str]) -> str:
     return whole.hexdigest()
 
 
-Schema = tuple[tuple[str, torch.Size, torch.dtype], ...]
-
-
 def message_bytes(message: State) -> dict[str, int]:
     """Bytes of an encoded message, by group, and of its `header`; sums to `len(encode(...))`."""
     if not any(message.values()):
         return {}
     if HEADER in message:
         raise ValueError(f"a message cannot have a group called {HEADER!r}: that is the wire format's own")
-    schema = tuple((name, value.shape, value.dtype) for name, value in tree.flatten(message).items())
     groups = {group: tree.nbytes({group: params}) for group, params in message.items() if params}
-    return {**groups, HEADER: _header_bytes(schema, tuple(message))}
+    return {**groups, HEADER: _header_bytes(tree.Schema.of(message))}
 
 
 @functools.lru_cache(maxsize=256)
-def _header_bytes(schema: Schema, groups: tuple[str, ...]) -> int:
-    blank = {name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in schema}
-    whole = encode_tensors(blank, _fields(Header(0, 0), groups))
-    return len(whole) - sum(value.numel() * value.element_size() for value in blank.values())
+def _header_bytes(schema: tree.Schema) -> int:
+    blank = schema.zeros()
+    return len(encode(blank, Header(0, 0, 0))) - tree.nbytes(blank)

@@ -26,7 +26,7 @@ from consilience.graphs.ring import Ring
 from consilience.graphs.star import Star
 from consilience.learning.solvers import SGD
 from consilience.testing import PROPERTIES, check_property, prepare
-from consilience.testing.watching import Watch, watched
+from consilience.testing.watching import Watch, Watched
 from consilience.transforms.clipped import Clipped
 from consilience.transforms.compressed import Compressed
 from consilience.transforms.noised import Noised
@@ -219,7 +219,7 @@ def test_a_reply_that_is_not_finite_is_dropped_alone(scene, play):
                     return broken, result[1]
             return result
 
-    bad.algorithm = watched(bad.algorithm, Breaks())
+    bad.algorithm = Watched(bad.algorithm, Breaks())
     bad.world = replace(bad.world, executor=Sequential(bad.world.pool))
     good.step(evaluate=False)
     record = bad.step(evaluate=False)[0]

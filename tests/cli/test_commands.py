@@ -18,7 +18,7 @@ from consilience import __version__
 from consilience.algorithms import METHODS
 from consilience.cli.display import LiveDisplay, PlainDisplay
 from consilience.config import load_config
-from consilience.data.sources import SOURCES
+from consilience.data.sets import SOURCES
 from consilience.experiment import execution as experiment
 from consilience.models import MODELS
 

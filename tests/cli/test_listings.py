@@ -11,7 +11,7 @@ from rich.table import Table
 
 from consilience.algorithms import METHODS
 from consilience.cli.listings import dataset_table, list_methods, method_table, model_table
-from consilience.data.sources import SOURCES
+from consilience.data.sets import SOURCES
 from consilience.models import MODELS
 
 

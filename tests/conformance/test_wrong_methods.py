@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from consilience import tree
-from consilience.algorithm import Algorithm
+from consilience.algorithm import Algorithm, SingleExchange
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedprox import FedProx
 from consilience.learning.solvers import Adam
@@ -21,7 +21,7 @@ COUNTER = itertools.count()
 
 
 @dataclass(frozen=True)
-class Plain(Algorithm):
+class Plain(SingleExchange):
     """Correct: the mean of the trained models, and a hub that counts rounds."""
 
     name: ClassVar[str] = "plain"
@@ -106,7 +106,7 @@ class HidesNaN(Plain):
 
 
 class RefusesAll(Plain):
-    def refuse(self, setting):
+    def refuse(self, conditions):
         return "it never works"
 
 

@@ -233,7 +233,7 @@ def test_the_catalogue_says_what_is_present(tmp_path: Path):
     (tmp_path / "femnist-3w.npz").touch()
     (tmp_path / "cifar-10-binary.tar.gz").touch()
     present = {listing.source.name: listing.present for listing in describe(tmp_path)}
-    assert [name for name, there in present.items() if there] == ["mnist-sample", "cifar10", "femnist"]
+    assert [name for name, there in present.items() if there] == ["cifar10", "femnist", "mnist-sample"]
 
 
 def test_an_unknown_data_set_is_refused():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from consilience.data import download, get
-from consilience.data.sources import SOURCES, PublishedFile, find
+from consilience.data.sets import SOURCES, PublishedFile, find
 from consilience.errors import UserError
 
 CONTENT = bytes(range(256)) * 5000
@@ -255,4 +255,4 @@ def test_the_catalogue_is_well_formed():
             assert file.path.endswith(f"/{file.name}") or file.path == file.name
             assert re.fullmatch("md5:[0-9a-f]{32}", file.digest or "")
             assert file.size
-        assert bool(source.files) == (source.format not in ("sample", "femnist"))
+        assert bool(source.files) == (source.name not in ("mnist-sample", "femnist"))

@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 from consilience.data import Dataset, load, normalisation
-from consilience.data.loading import TINY_IMAGENET_CACHE, read
-from consilience.data.sources import Source, data_directory, find
+from consilience.data.sets import Source, data_directory, find
+from consilience.data.sets.tiny_imagenet import CACHE
 from consilience.errors import UserError
 
 TRAIN, TEST = 6, 3
@@ -181,7 +181,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[], dict[str, bytes]]]] = {
 def loaded(layout: str, root: Path) -> Dataset:
     name, files = LAYOUTS[layout]
     put(root, files())
-    return read(source_of(name), root)
+    return source_of(name).read(root)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -232,26 +232,26 @@ def test_tiny_imagenet_order_and_colours(tmp_path: Path):
 def test_tiny_imagenet_is_decoded_once(tmp_path: Path):
     first = loaded("tiny zip", tmp_path)
     (tmp_path / "tiny-imagenet-200.zip").unlink()
-    assert [path.name for path in tmp_path.iterdir()] == [TINY_IMAGENET_CACHE]
-    assert read(source_of("tiny-imagenet"), tmp_path).digest() == first.digest()
-    (tmp_path / TINY_IMAGENET_CACHE).write_bytes(b"PK")
-    with pytest.raises(UserError, match=rf"{TINY_IMAGENET_CACHE} is damaged"):
-        read(source_of("tiny-imagenet"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [CACHE]
+    assert source_of("tiny-imagenet").read(tmp_path).digest() == first.digest()
+    (tmp_path / CACHE).write_bytes(b"PK")
+    with pytest.raises(UserError, match=rf"{CACHE} is damaged"):
+        source_of("tiny-imagenet").read(tmp_path)
 
 
 def test_tiny_imagenet_with_missing_images_is_not_cached(tmp_path: Path):
     put(tmp_path, tiny_files())
     (tmp_path / "tiny-imagenet-200/train/n01/images/n01_0.JPEG").unlink()
     with pytest.raises(UserError, match=r"tiny-imagenet-200 is damaged .*\(5, 3, 64, 64\), expected \(6, 3"):
-        read(source_of("tiny-imagenet"), tmp_path)
-    assert not (tmp_path / TINY_IMAGENET_CACHE).exists()
+        source_of("tiny-imagenet").read(tmp_path)
+    assert not (tmp_path / CACHE).exists()
 
 
 def test_tiny_imagenet_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     put(tmp_path, tiny_files())
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UserError, match="pip install pillow"):
-        read(source_of("tiny-imagenet"), tmp_path)
+        source_of("tiny-imagenet").read(tmp_path)
 
 
 def test_femnist_writers(tmp_path: Path):
@@ -327,7 +327,7 @@ def test_damage_is_one_line_that_names_the_file(
     contents = files()
     put(tmp_path, {**contents, file: damage(contents[file])})
     with pytest.raises(UserError) as caught:
-        read(source_of(name), tmp_path)
+        source_of(name).read(tmp_path)
     line = str(caught.value)
     # A wrong number of rows is found when all files are read: then the folder is named.
     blamed = Path(file).parts[0] if "expected (6" in reason else file
@@ -378,7 +378,7 @@ def test_a_missing_file_is_one_line_that_names_it(
 def test_an_archive_without_a_member_names_it(name: str, member: str, content: bytes, tmp_path: Path):
     put(tmp_path, {str(Path(member).parent): content})
     with pytest.raises(UserError, match=re.escape(f"expected {tmp_path / member}; run")):
-        read(source_of(name), tmp_path)
+        source_of(name).read(tmp_path)
 
 
 def test_an_incomplete_folder_gives_way_to_the_archive(tmp_path: Path):

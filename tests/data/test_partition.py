@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from consilience.data.heterogeneity import class_counts
-from consilience.data.partition import Partition, Partitioner, partition
+from consilience.data.partition import Partition, partition
 from consilience.data.partitioners import (
     PARTITIONERS,
     ByWriter,
@@ -21,6 +21,7 @@ from consilience.data.partitioners import (
     DirichletClient,
     HomogeneousBlocks,
     Iid,
+    Partitioner,
     Shards,
     ShardsTwoClasses,
     Sizes,

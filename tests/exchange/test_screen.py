@@ -1,11 +1,12 @@
-"""Only finite messages of the usual form may be averaged."""
+"""Only finite messages of the expected form may be combined."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from consilience.exchange.screen import finite, schema, well_formed
+from consilience.exchange.screen import fault, finite
+from consilience.tree import Schema
 
 CPU = torch.device("cpu")
 
@@ -19,26 +20,28 @@ def message(**changes: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
 
 USUAL = message()
 ODD = {
-    "shape": message(w=torch.zeros(3, 2)),
-    "type": message(w=torch.zeros(2, 3, dtype=torch.float64)),
-    "missing": {"params": {"w": torch.zeros(2, 3)}, "buffers": {"n": torch.tensor(1)}},
-    "additional": message(c=torch.zeros(1)),
-    "other group": {"params": USUAL["params"], "buffer": USUAL["buffers"]},
+    "params/w is float32 of shape [3, 2] instead of float32 of shape [2, 3]": message(w=torch.zeros(3, 2)),
+    "params/w is float64 of shape [2, 3] instead of float32 of shape [2, 3]": message(
+        w=torch.zeros(2, 3).double()
+    ),
+    "params/b is missing": {"params": {"w": torch.zeros(2, 3)}, "buffers": {"n": torch.tensor(1)}},
+    "'params/c' is not part of this message": message(c=torch.zeros(1)),
+    "buffers/n is missing": {"params": USUAL["params"], "buffer": USUAL["buffers"]},
+    "params/b is not finite": message(b=torch.tensor([0.0, torch.nan])),
+    "params/w is not finite": message(w=torch.full((2, 3), torch.inf)),
 }
 
 
-@pytest.mark.parametrize("place", range(4))
-@pytest.mark.parametrize("odd", ODD)
-def test_the_odd_one_out_is_found(odd, place):
-    messages = [message(w=torch.full((2, 3), float(number))) for number in range(3)]
-    messages.insert(place, ODD[odd])
-    assert well_formed([(message, {}) for message in messages]) == [number != place for number in range(4)]
+@pytest.mark.parametrize("reason", ODD)
+def test_what_is_wrong_is_said(reason):
+    assert fault(USUAL, Schema.of(USUAL)) is None
+    assert fault(ODD[reason], Schema.of(USUAL)) == reason
 
 
 def test_the_order_of_names_does_not_matter():
     turned = {"buffers": USUAL["buffers"], "params": dict(reversed(USUAL["params"].items()))}
-    assert schema(turned) == schema(USUAL)
-    assert well_formed([(USUAL, {}), (turned, {})]) == [True, True]
+    assert fault(turned, Schema.of(USUAL)) is None
+    assert list(Schema.of(USUAL).ordered(turned)["params"]) == ["w", "b"]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
@@ -58,8 +61,3 @@ def test_one_bad_number_condemns_its_message_alone(bad, place):
 
 def test_messages_without_numbers_are_finite():
     assert finite([{}], 2, CPU).tolist() == [True, True]
-
-
-def test_a_memory_of_the_wrong_shape_counts_too():
-    good, bad = {"control": {"w": torch.zeros(2)}}, {"control": {"w": torch.zeros(3)}}
-    assert well_formed([(USUAL, good), (USUAL, bad), (USUAL, good)]) == [True, False, True]

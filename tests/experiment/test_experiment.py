@@ -15,7 +15,7 @@ import yaml
 from PIL import Image
 
 from consilience import tree
-from consilience.algorithm import Setting
+from consilience.algorithm import Conditions
 from consilience.algorithms import METHODS
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedcurv import FedCurv
@@ -711,8 +711,8 @@ class _Stop(Listener):
             raise KeyboardInterrupt
 
 
-def setting(topology: str, *, unreliable: bool = False) -> Setting:
-    return Setting(topology != "star", SGD(), epochs=1, holdout=True, unreliable=unreliable)
+def setting(topology: str, *, unreliable: bool = False) -> Conditions:
+    return Conditions(topology != "star", SGD(), epochs=1, holdout=True, unreliable=unreliable)
 
 
 STAR_AND_GRAPH = [

@@ -13,7 +13,7 @@ from consilience.errors import UserError
 from consilience.objectives.fisher_elastic import FisherElastic, unpack
 from consilience.testing import perceptron, prepare
 from consilience.testing.federation import Layout, simulation_of
-from consilience.testing.watching import Watch, watched
+from consilience.testing.watching import Watch, Watched
 from consilience.tree import concatenated
 
 SIZE = sum(value.numel() for value in perceptron().parameters())
@@ -37,7 +37,7 @@ class Uploads(Watch):
 def play(method, rounds=3, **changes) -> tuple[Simulation, Uploads]:
     seen, subject = Uploads(), prepare(method)
     layout = Layout(**{"dtype": torch.float32, **changes})
-    simulation = simulation_of(subject, layout, (watched(method, seen), subject.solver))
+    simulation = simulation_of(subject, layout, (Watched(method, seen), subject.solver))
     for _ in range(rounds):
         simulation.step(evaluate=False)
     return simulation, seen
@@ -48,8 +48,8 @@ def test_a_hub_rebuilds_the_changes_from_what_travels_bit_for_bit(one_in):
     method = FedCurv(one_in=one_in)
     _, seen = play(method)
     for sent in seen.sent:
-        message = {group: params for group, params in sent.items() if group not in method.cached}
-        arrived, _ = wire.decode(wire.encode(message, wire.Header(1, 1)))
+        message = method.phases()[0].travelling(sent)
+        arrived, _ = wire.decode(wire.encode(message, wire.Header(1, 1, 1)))
         assert not arrived.keys() & set(TERMS)
         rebuilt = unpack(arrived["fisher_packed"], arrived["params"])
         assert_close(rebuilt, {group: sent[group] for group in TERMS}, rtol=0, atol=0)

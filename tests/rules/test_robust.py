@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from torch.testing import assert_close
 
 from consilience import tree
-from consilience.algorithm import Inbox, Setting
+from consilience.algorithm import Conditions, Inbox
 from consilience.config.entries import read_method
 from consilience.data import load
 from consilience.data.partition import partition
@@ -287,7 +287,7 @@ def test_a_mean_breaks_down():
 
 
 def setting(messages, graph=False):
-    return Setting(graph, SGD(), 1, holdout=False, unreliable=False, messages=messages)
+    return Conditions(graph, SGD(), 1, holdout=False, unreliable=False, messages=messages)
 
 
 @pytest.mark.parametrize(

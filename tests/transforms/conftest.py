@@ -12,7 +12,7 @@ from consilience.engine.rounds.simulation import Record, Simulation
 from consilience.graphs.base import Topology
 from consilience.testing import prepare
 from consilience.testing.federation import Layout, simulation_of
-from consilience.testing.watching import Place, Watch, watched
+from consilience.testing.watching import Place, Watch, Watched
 from consilience.types import State
 
 
@@ -39,7 +39,7 @@ class Play:
 
     def __init__(self, algorithm: Algorithm, rounds: int, layout: Layout, seen: Uploads | None) -> None:
         subject = prepare(algorithm)
-        chosen = algorithm if seen is None else watched(algorithm, seen)
+        chosen = algorithm if seen is None else Watched(algorithm, seen)
         self.simulation: Simulation = simulation_of(subject, layout, (chosen, subject.solver))
         self.records: list[Record] = [self.simulation.step(evaluate=False)[0] for _ in range(rounds)]
         self.uploads = seen or Uploads()

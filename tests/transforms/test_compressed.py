@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from consilience import tree, wire
-from consilience.algorithm import Algorithm, Setting
+from consilience.algorithm import Conditions, SingleExchange
 from consilience.algorithms.dechw import DecHW
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedavg import FedAvg
@@ -26,7 +26,7 @@ from consilience.graphs.star import Star
 from consilience.learning.solvers import SGD
 from consilience.testing import perceptron, prepare
 from consilience.testing.federation import Layout, simulation_of
-from consilience.testing.watching import Watch, watched
+from consilience.testing.watching import Watch, Watched
 from consilience.transforms.clipped import Clipped
 from consilience.transforms.compressed import Compressed, decode
 from consilience.transforms.noised import Noised
@@ -46,8 +46,8 @@ def main(upload):
 
 def transmitted(algorithm, upload):
     """What comes out of the wire, of those groups that are sent."""
-    sent = {group: params for group, params in upload.items() if group not in algorithm.cached}
-    return wire.decode(wire.encode(sent, wire.Header(1, 2)))[0]
+    sent = algorithm.phases()[0].travelling(upload)
+    return wire.decode(wire.encode(sent, wire.Header(1, 2, 3)))[0]
 
 
 class Uploads(Watch):
@@ -77,9 +77,8 @@ def test_a_server_rebuilds_the_message_from_what_travels_bit_for_bit(play, metho
     for down, up in zip(uploads.received, uploads.sent, strict=True):
         arrived = transmitted(algorithm, up)
         assert not {"params", "gradient"} & arrived.keys()
-        update = decode(arrived, down["params"])
-        rebuilt = update if main(up) == "gradient" else tree.add(down["params"], update)
-        assert_close(up[main(up)], rebuilt, rtol=0, atol=0)
+        rebuilt = algorithm.phases()[0].received(arrived, down)
+        assert_close(up[main(up)], rebuilt[main(up)], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids=IDS[:2])
@@ -88,36 +87,38 @@ def test_neighbours_rebuild_a_nodes_public_copy_from_what_travels_bit_for_bit(pl
     algorithm = kind(method)
     uploads = play(algorithm, 3, Ring()).uploads
     for node in range(5):
-        copy = tree.zeros_like(uploads.received[0]["params"])
+        copy = {"params": tree.zeros_like(uploads.received[0]["params"])}
         for sent in uploads.sent[node::5]:
             arrived = transmitted(algorithm, sent)
             assert not {"params", "packing_rest"} & arrived.keys()
-            copy = tree.add(copy, decode(arrived, copy))
-            assert_close(sent["params"], copy, rtol=0, atol=0)
+            copy = algorithm.phases()[0].received(arrived, copy)
+            assert_close(sent["params"], copy["params"], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda one: one.name)
 @pytest.mark.parametrize(
     ("kind", "packed"),
     [
-        (Compressed(one_in=10), {"packed": -(-SIZE // 10) * (4 + 4)}),
-        (Compressed(one_in=1000), {"packed": 4 + 4}),
-        (Compressed("int8"), {"packed": SIZE, "packed_scale": 4 * TENSORS}),
+        (Compressed(one_in=10), {".packed": -(-SIZE // 10) * (4 + 4)}),
+        (Compressed(one_in=1000), {".packed": 4 + 4}),
+        (Compressed("int8"), {".packed": SIZE, ".scale": 4 * TENSORS}),
     ],
 )
 def test_bytes_are_those_of_the_packed_form_and_of_everything_else(play, method, kind, packed):
     plain, small = (play(one, 1, dtype=torch.float32).records[0] for one in (method, kind(method)))
     exchanges = len(method.phases())
     rest = {g: n for g, n in plain.bytes_up.items() if g not in ("params", "gradient", "header")}
-    expected = {**rest, **{group: 5 * exchanges * count for group, count in packed.items()}}
+    mains = [group for group in ("params", "gradient") if group in plain.bytes_up]
+    assert len(mains) == exchanges
+    expected = rest | {main + kind: 5 * count for kind, count in packed.items() for main in mains}
     assert {group: n for group, n in small.bytes_up.items() if group != "header"} == expected
     assert small.bytes_down == plain.bytes_down
 
 
 def test_one_coordinate_in_a_hundred_is_the_default():
-    sent = Compressed().encode({"w": torch.randn(20, 50)})
-    assert sent["packed"]["values"].shape == sent["packed"]["indices"].shape == (10,)
-    assert sent["packed"]["indices"].dtype == torch.int32
+    sent = Compressed().encode("params", {"w": torch.randn(20, 50)})
+    assert sent["params.packed"]["values"].shape == sent["params.packed"]["indices"].shape == (10,)
+    assert sent["params.packed"]["indices"].dtype == torch.int32
 
 
 # The compressors.
@@ -125,26 +126,28 @@ def test_one_coordinate_in_a_hundred_is_the_default():
 
 def test_the_largest_coordinates_are_kept_as_they_are():
     update = {"a": torch.tensor([[3.0, -0.1], [0.0, -5.0]]), "b": torch.tensor([0.2, 4.0])}
-    packed = Compressed(one_in=2).encode(update)
-    assert packed["packed"]["indices"].tolist() == [0, 3, 5]
+    packed = Compressed(one_in=2).encode("params", update)
+    assert packed["params.packed"]["indices"].tolist() == [0, 3, 5]
     kept = {"a": torch.tensor([[3.0, 0.0], [0.0, -5.0]]), "b": torch.tensor([0.0, 4.0])}
-    assert_close(decode(packed, update), kept, rtol=0, atol=0)
+    assert_close(decode("params", packed, update), kept, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_all_coordinates_are_lossless(dtype):
     update = {"a": torch.randn(7, 3, dtype=dtype), "b": torch.randn(5, dtype=dtype)}
-    assert_close(decode(Compressed(one_in=1).encode(update), update), update, rtol=0, atol=0)
+    assert_close(
+        decode("params", Compressed(one_in=1).encode("params", update), update), update, rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-42, 1e-30, 1.0, 1e30])
 def test_eight_bits_are_off_by_half_a_step_at_most(scale):
     update = {"a": scale * torch.randn(50, 40), "zero": torch.zeros(3), "one": torch.tensor(scale)}
-    packed = Compressed("int8").encode(update)
-    decoded = decode(packed, update)
+    packed = Compressed("int8").encode("params", update)
+    decoded = decode("params", packed, update)
     for name, value in update.items():
-        step = packed["packed_scale"][name]
-        assert packed["packed"][name].dtype == torch.int8
+        step = packed["params.scale"][name]
+        assert packed["params.packed"][name].dtype == torch.int8
         # Steps of the smallest numbers that float32 has are themselves rounded.
         rounding = 127 * torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
         assert (decoded[name] - value).abs().max() <= 0.5001 * step + rounding
@@ -154,7 +157,7 @@ def test_eight_bits_are_off_by_half_a_step_at_most(scale):
 @pytest.mark.parametrize("kind", KINDS[:2], ids=IDS[:2])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_numbers_that_are_not_finite_stay_so(kind, bad):
-    packed = kind.encode({"a": torch.tensor([1.0, bad, 2.0]), "b": torch.ones(20)})
+    packed = kind.encode("params", {"a": torch.tensor([1.0, bad, 2.0]), "b": torch.ones(20)})
     floats = [value for value in tree.flatten(packed).values() if value.is_floating_point()]
     assert not all(value.isfinite().all() for value in floats)
 
@@ -166,14 +169,14 @@ def test_numbers_that_are_not_finite_stay_so(kind, bad):
 @pytest.mark.parametrize("method", [FedAvg(), HWA(), FedSGD(), FedLin()], ids=lambda one: one.name)
 def test_what_was_sent_and_what_is_left_add_up_to_the_true_updates(play, method, kind):
     true = Uploads()
-    seen = play(kind(watched(method, true)), 4).uploads
+    seen = play(kind(Watched(method, true)), 4).uploads
     exchanges = len(method.phases())
     for client in range(5):
         for exchange in range(exchanges):
             # Messages come exchange by exchange, in each of them client by client.
             mine = slice(5 * exchange + client, None, 5 * exchanges)
             left = seen.memories[mine][-1][1][f"compressed.{exchange}.kept"]
-            sent = [decode(up, left) for up in seen.sent[mine]]
+            sent = [decode(main(up), up, left) for up in seen.sent[mine]]
             wanted = [
                 up["gradient"] if "gradient" in up else tree.sub(up["params"], down["params"])
                 for up, down in zip(true.sent[mine], true.received[mine], strict=True)
@@ -199,7 +202,7 @@ def test_the_first_residual_is_what_the_method_would_have_sent_less_what_was_sen
 
 
 @dataclass(frozen=True)
-class Steady(Algorithm):
+class Steady(SingleExchange):
     """Every client's update is the same in every round."""
 
     name: ClassVar[str] = "steady"
@@ -298,7 +301,7 @@ def test_what_peers_remember_is_their_public_copy(play):
 
 def setting(**changes):
     usual = {"graph": True, "solver": SGD(), "epochs": 1, "holdout": False, "unreliable": False}
-    return Setting(**{**usual, **changes})
+    return Conditions(**{**usual, **changes})
 
 
 @pytest.mark.parametrize(
@@ -329,7 +332,7 @@ def test_nothing_comes_after_compression(later):
 
 
 @dataclass(frozen=True)
-class Both(Algorithm):
+class Both(SingleExchange):
     """Sends a model and a gradient in one message."""
 
     name: ClassVar[str] = "both"

@@ -42,7 +42,7 @@ METHODS = registry(globals(), Algorithm)
 
 @dataclass(frozen=True)
 class Alias:
-    """Another name for a method in a certain setting."""
+    """Another name for a method in a certain conditions."""
 
     method: str
     init: Init

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from consilience.algorithm import Algorithm, Family, Setting
+from consilience.algorithm import Algorithm, Conditions, Family, Phase
 from consilience.client import Client
 from consilience.errors import UserError
 from consilience.learning.curvature import Kind
@@ -100,13 +100,13 @@ class DecHWStar(Method):
         weighting: Weighting = "samples" if self.preset == "printed" else "uniform"
         return Composed(self.parts().objective, ByData(weighting))
 
-    def refuse(self, setting: Setting) -> str | None:
-        if self.mode == "freeze" and (setting.unreliable or setting.redrawn):
+    def refuse(self, conditions: Conditions) -> str | None:
+        if self.mode == "freeze" and (conditions.unreliable or conditions.redrawn):
             return (
                 "mode freeze uses curvature that every neighbour has heard, so nobody may be missing and "
                 "neighbours stay the same"
             )
-        return super().refuse(setting)
+        return super().refuse(conditions)
 
 
 @final
@@ -124,7 +124,6 @@ class FrozenDecHW(Method):
     """DecHW with the curvature that was sent last: a receiver keeps it, so only models travel."""
 
     name: ClassVar[str] = "dechw-frozen"
-    cached: ClassVar[frozenset[str]] = frozenset({"importance"})
     preset: Preset = "printed"
     beta: float = 1.0
     guard: float | None = None
@@ -132,3 +131,7 @@ class FrozenDecHW(Method):
     def parts(self) -> Parts:
         dechw = DecHW(self.preset, self.beta, guard=self.guard)
         return Parts(dechw.parts().objective, dechw.rule(Resent))
+
+    def phases(self) -> tuple[Phase, ...]:
+        (exchange,) = super().phases()
+        return (exchange._replace(kept=frozenset({"importance"})),)

@@ -30,13 +30,22 @@ import torch
 from torch import Tensor
 
 from consilience import aggregate
-from consilience.algorithm import Algorithm, Family, Inbox, Phase, Setting, nothing
+from consilience.algorithm import (
+    Algorithm,
+    Conditions,
+    Evaluated,
+    Family,
+    Inbox,
+    Phase,
+    SingleExchange,
+    nothing,
+)
 from consilience.algorithms.desa_anchors import NOISE_STREAM, Matching, class_rows
 from consilience.client import Client
 from consilience.errors import UserError
 from consilience.learning.randomness import normals
 from consilience.objectives.synthetic_anchors import Reduction, SyntheticAnchors
-from consilience.sweeping import check_non_negative, is_zero, replace
+from consilience.sweeping import check_non_negative, is_swept, is_zero, replace
 from consilience.types import Batch, State
 
 AT_ONCE = 100
@@ -54,7 +63,7 @@ NO_DATA = _Form((), 0)
 
 
 @dataclass(frozen=True)
-class DESA(Algorithm):
+class DESA(SingleExchange):
     """Peers learn from each other's answers to common synthetic images; models stay at home.
 
     Attributes:
@@ -84,7 +93,6 @@ class DESA(Algorithm):
         "w_k <- training with CE + KL(mean of neighbours' logits || own) on anchors + contrast with anchors"
     )
     choose: ClassVar[str] = "When peers should not share models, or few bytes, and have lopsided classes."
-    personal: ClassVar[bool] = True
     ipc: int = 50
     iterations: int = 1000
     lambda_ori: float = 1.0
@@ -117,11 +125,11 @@ class DESA(Algorithm):
                 raise UserError(f"desa: {name} must be at least {least}, not {value}")
         for name in ("temperature", "contrast_temperature"):
             value = getattr(self, name)
-            if not isinstance(value, Tensor) and not value > 0:
+            if not is_swept(value) and not value > 0:
                 raise UserError(f"desa: {name} must be above 0, not {value}")
         for name in ("distil_weight", "matching_momentum"):
             value = getattr(self, name)
-            if not isinstance(value, Tensor) and not 0 <= value <= 1:
+            if not is_swept(value) and not 0 <= value <= 1:
                 raise UserError(f"desa: {name} must be from 0 to 1, not {value}")
 
     @property
@@ -131,6 +139,9 @@ class DESA(Algorithm):
 
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         return _OnData(**vars(self), known=_Form(inputs, classes))
+
+    def evaluated(self) -> Evaluated:
+        return "client"
 
     def quick(self) -> Algorithm:
         return replace(self, {"iterations": 0})
@@ -170,13 +181,13 @@ class DESA(Algorithm):
     def model(self, hub: State, memory: State) -> State:
         return {"params": memory["params"], "buffers": memory["buffers"]}
 
-    def refuse(self, setting: Setting) -> str | None:
-        if not setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if not conditions.graph:
             return (
                 "a node learns from the others' logits, not its own, but a server tells all the same: "
                 "choose a graph, e.g. topology complete"
             )
-        if not setting.features and not is_zero(self.lambda_reg):
+        if not conditions.features and not is_zero(self.lambda_reg):
             return (
                 "its contrast needs a model that tells its features from its logits "
                 "(a Classifier, as all of `consilience models` are); else set lambda_reg to 0"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 from consilience import tree
-from consilience.algorithm import Family, Inbox
+from consilience.algorithm import Family, Inbox, Phase
 from consilience.client import Client
 from consilience.method import Method, Parts
 from consilience.rules.by_data import ByData
@@ -44,10 +44,9 @@ class DPSGD(Method):
     def parts(self) -> Parts:
         return Parts(rule=ByData("metropolis"))
 
-    @property
-    def cached(self) -> frozenset[str]:  # type: ignore[override]
-        """A node's move is for itself."""
-        return frozenset({MOVE}) if self.order == "combine_then_adapt" else frozenset()
+    def phases(self) -> tuple[Phase, ...]:
+        (exchange,) = super().phases()
+        return (exchange._replace(private=frozenset({MOVE})),)  # a node's move is for itself
 
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         upload, memory = super().local(client, down, memory)

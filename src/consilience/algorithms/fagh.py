@@ -24,16 +24,16 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Family, Inbox, Phase, Setting
+from consilience.algorithm import Conditions, Family, Inbox, Phase, SingleExchange
 from consilience.client import Client
 from consilience.errors import UserError
-from consilience.sweeping import check_non_negative
+from consilience.sweeping import check_non_negative, is_swept
 from consilience.types import Params, State
 
 
 @final
 @dataclass(frozen=True)
-class FAGH(Algorithm):
+class FAGH(SingleExchange):
     """Gradient and one Hessian row per client; the server solves a rank-one Newton system."""
 
     name: ClassVar[str] = "fagh"
@@ -50,10 +50,10 @@ class FAGH(Algorithm):
 
     def __post_init__(self) -> None:
         check_non_negative(self, "lr")
-        if not isinstance(self.rho, Tensor) and not self.rho > 0:
+        if not is_swept(self.rho) and not self.rho > 0:
             raise UserError(f"fagh: rho must be above 0, not {self.rho}")
         for beta in (self.beta1, self.beta2):
-            if not isinstance(beta, Tensor) and not 0 <= beta < 1:
+            if not is_swept(beta) and not 0 <= beta < 1:
                 raise UserError(f"fagh: beta1 and beta2 must be in [0, 1), not {beta}")
 
     def init_hub(self, model: State) -> State:
@@ -97,8 +97,8 @@ class FAGH(Algorithm):
             return ()
         return (Phase(super().broadcast, _diagonal, _choose_pivot),)
 
-    def refuse(self, setting: Setting) -> str | None:
-        if setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if conditions.graph:
             return "neighbours' gradients belong to other models, so it is not defined on a graph"
         return None
 

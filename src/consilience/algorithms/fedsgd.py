@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Family, Inbox, Setting
+from consilience.algorithm import Conditions, Family, Inbox, SingleExchange
 from consilience.client import Client
 from consilience.sweeping import check_non_negative
 from consilience.types import State
@@ -19,7 +19,7 @@ from consilience.types import State
 
 @final
 @dataclass(frozen=True)
-class FedSGD(Algorithm):
+class FedSGD(SingleExchange):
     """One gradient per client, one step per round."""
 
     name: ClassVar[str] = "fedsgd"
@@ -40,7 +40,7 @@ class FedSGD(Algorithm):
         params = tree.sub(hub["params"], tree.scale(self.lr, inbox.mean("gradient")))
         return {**hub, "params": params, "buffers": inbox.buffers()}
 
-    def refuse(self, setting: Setting) -> str | None:
-        if setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if conditions.graph:
             return "neighbours' gradients belong to other models, so it is not defined on a graph"
         return None

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Family, Inbox, Setting
+from consilience.algorithm import Conditions, Family, Inbox, SingleExchange
 from consilience.algorithms.dpsgd import Order
 from consilience.client import Client
 from consilience.sweeping import check_non_negative
@@ -36,7 +36,7 @@ TRACKER, LAST = "tracker", "last_gradient"
 
 @final
 @dataclass(frozen=True)
-class GradientTracking(Algorithm):
+class GradientTracking(SingleExchange):
     """Gossip on models and on gradients: one step a round along the tracked mean gradient."""
 
     name: ClassVar[str] = "gradient-tracking"
@@ -75,9 +75,9 @@ class GradientTracking(Algorithm):
             params = tree.axpy(-self.lr, inbox.own[TRACKER], params)
         return {**hub, "params": params, "buffers": inbox.buffers(), TRACKER: tracker}
 
-    def refuse(self, setting: Setting) -> str | None:
-        if not setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if not conditions.graph:
             return "gradient tracking is defined on a graph of peers: set topology"
-        if setting.unreliable:
+        if conditions.unreliable:
             return "the tracked gradients must add up, so every node takes part and no message may be missing"
         return None

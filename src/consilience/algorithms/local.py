@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from consilience.algorithm import Algorithm, Family, Inbox
+from consilience.algorithm import Evaluated, Family, Inbox, SingleExchange
 from consilience.client import Client
 from consilience.types import State
 
 
 @final
 @dataclass(frozen=True)
-class Local(Algorithm):
+class Local(SingleExchange):
     """Every client for itself."""
 
     name: ClassVar[str] = "local"
@@ -24,7 +24,9 @@ class Local(Algorithm):
     family: ClassVar[Family] = "references"
     formula: ClassVar[str] = "w_k <- training of w_k on the client's own data"
     choose: ClassVar[str] = "As the lower reference: what clients reach without each other."
-    personal: ClassVar[bool] = True
+
+    def evaluated(self) -> Evaluated:
+        return "client"
 
     def init_hub(self, model: State) -> State:
         return {}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from consilience import sweeping, tree
-from consilience.algorithm import Algorithm, Family, Inbox, Setting
+from consilience.algorithm import Conditions, Evaluated, Family, Inbox, SingleExchange
 from consilience.client import Client, Step
 from consilience.errors import UserError
 from consilience.learning.solvers import SGD, Solver
@@ -37,7 +37,7 @@ PERSONAL = "personal"
 
 @final
 @dataclass(frozen=True)
-class PFedMe(Algorithm):
+class PFedMe(SingleExchange):
     """A personal model for every client, near a common one."""
 
     name: ClassVar[str] = "pfedme"
@@ -47,7 +47,6 @@ class PFedMe(Algorithm):
         "theta_k ~ argmin loss + (lambda/2) ||theta - w_k||^2; w_k <- w_k - lr lambda (w_k - theta_k)"
     )
     choose: ClassVar[str] = "When every client should have a model that fits its own data."
-    personalised: ClassVar[bool] = True
     strength: float = 15.0
     """The paper's lambda."""
     personal_lr: float = 0.09
@@ -58,6 +57,9 @@ class PFedMe(Algorithm):
         check_non_negative(self, "strength", "personal_lr", "beta")
         if self.inner_steps < 1:
             raise UserError(f"pfedme: inner_steps must be at least 1, not {self.inner_steps}")
+
+    def evaluated(self) -> Evaluated:
+        return "both"
 
     def init_memory(self, model: State) -> State:
         return {PERSONAL: model["params"]}
@@ -84,8 +86,8 @@ class PFedMe(Algorithm):
     def personal_model(self, hub: State, memory: State) -> State:
         return {"params": memory[PERSONAL], "buffers": hub["buffers"]}
 
-    def refuse(self, setting: Setting) -> str | None:
-        solver = setting.solver
+    def refuse(self, conditions: Conditions) -> str | None:
+        solver = conditions.solver
         if isinstance(solver, SGD) and is_zero(solver.momentum) and is_zero(solver.weight_decay):
             return None
         return "its steps use a learning rate alone: set solver sgd, with momentum and weight_decay 0"

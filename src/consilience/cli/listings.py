@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 import torch
 from rich.table import Table
 
-from consilience.algorithm import Algorithm, Family, Setting
+from consilience.algorithm import Algorithm, Conditions, Family
 from consilience.algorithms import ALIASES, METHODS
 from consilience.data import Dataset, describe
 from consilience.data.partition import Partition
@@ -74,8 +74,8 @@ def _describe(name: str, cls: type[Algorithm]) -> dict[str, Any]:
         "sends": [group for group in up if group != HEADER],
         "bytes_up": sum(up.values()),
         "bytes_down": sum(down.values()),
-        "star": cls().refuse(_setting(graph=False)) is None,
-        "graph": cls().refuse(_setting(graph=True)) is None,
+        "star": cls().refuse(_conditions(graph=False)) is None,
+        "graph": cls().refuse(_conditions(graph=True)) is None,
     }
 
 
@@ -93,8 +93,8 @@ def _parameters(cls: type) -> dict[str, dict[str, Any]]:
     }
 
 
-def _setting(*, graph: bool) -> Setting:
-    return Setting(graph, SGD(), epochs=1, holdout=True, unreliable=False)
+def _conditions(*, graph: bool) -> Conditions:
+    return Conditions(graph, SGD(), epochs=1, holdout=True, unreliable=False)
 
 
 def bytes_of_a_round(algorithm: Algorithm) -> tuple[dict[str, int], dict[str, int]]:
@@ -110,7 +110,7 @@ def bytes_of_a_round(algorithm: Algorithm) -> tuple[dict[str, int], dict[str, in
         dataset=dataset,
         build=lambda: REFERENCE.build((1, 28, 28), 10),
         partitions={0: Partition((rows[:1], rows[1:2]), (rows[2:3], rows[3:]), {}, 0)},
-        topology=Complete() if algorithm.refuse(_setting(graph=False)) else Star(),
+        topology=Complete() if algorithm.refuse(_conditions(graph=False)) else Star(),
         work=LocalWork(1, None, 1),
         participation=2,
         executor="sequential",  # two steps are not worth a program

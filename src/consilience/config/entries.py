@@ -105,7 +105,7 @@ def _object(algorithm: Algorithm) -> MethodChoice:
     entry = _entry(algorithm)
     if entry is not None:
         return read_method(entry)
-    label = _label(algorithm.name, algorithm, {})
+    label = _label(algorithm.label, algorithm, {})
     sweep: Sweep[Algorithm] = Sweep((algorithm,), ("",), {**write_part(algorithm), "label": label})
     return MethodChoice(label, sweep, None, on_graph=False)
 
@@ -123,7 +123,7 @@ def _entry(algorithm: Algorithm) -> dict[str, object] | None:
         before = cast("list[object]", inner.get("transforms", []))
         return {**inner, "transforms": [*before, write_part(transform)]}
     if isinstance(algorithm, Until):
-        first, then = _entry(algorithm.first), _entry(algorithm.then)
+        first, then = _entry(algorithm.inner), _entry(algorithm.then)
         if first is None or then is None or "then" in first:
             return None
         return {**first, "then": {"method": then, "after": algorithm.rounds}}

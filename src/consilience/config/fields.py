@@ -13,8 +13,7 @@ from pydantic import (
 
 from consilience.config.entries import MethodChoice, method_schema, read_method
 from consilience.config.options import Sweep, part_schema, read_part, read_sweep, write_part
-from consilience.data.partition import Partitioner
-from consilience.data.partitioners import PARTITIONERS
+from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.errors import UserError
 from consilience.graphs import TOPOLOGIES
 from consilience.graphs.base import Topology

@@ -15,7 +15,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from consilience.data.dataset import Dataset, Normalisation
-from consilience.data.sources import SOURCES
+from consilience.data.sets import SOURCES
 from consilience.engine.network import Network
 from consilience.errors import UserError, unknown
 from consilience.learning.coordinate import Coordinate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from consilience.data.dataset import Dataset, Normalisation, normalisation
 from consilience.data.download import get
 from consilience.data.loading import Listing, describe, load
-from consilience.data.sources import SOURCES, PublishedFile, Source, data_directory
+from consilience.data.sets import SOURCES, PublishedFile, Source, data_directory
 
 __all__ = [
     "SOURCES",

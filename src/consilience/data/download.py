@@ -22,7 +22,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from consilience.data.sources import PublishedFile, data_directory, find
+from consilience.data.sets import PublishedFile, data_directory, find
 from consilience.environment import Environment
 from consilience.errors import UserError
 
@@ -33,11 +33,6 @@ BLOCK = 1 << 18
 TIMEOUT_SECONDS = 30.0
 ATTEMPTS = 5
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-LEAF_ADVICE = (
-    "femnist is not published as one file: in data/femnist of a clone of "
-    "https://github.com/TalwalkarLab/leaf run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample`, "
-    "then copy data/train and data/test from there to {folder}"
-)
 
 
 def get(
@@ -53,8 +48,9 @@ def get(
         progress: Called as bytes arrive; by default a progress bar on a terminal, one line a file elsewhere.
     """
     source, directory = find(name), data_directory(root)
-    if source.format == "femnist":
-        raise UserError(LEAF_ADVICE.format(folder=directory / source.folder))
+    advice = source.advice(directory)
+    if advice is not None:
+        raise UserError(advice)
     base = mirror or Environment().mirror
     pending = [file for file in source.files if _fault(directory / file.path, file) is not None]
     with _reporting(progress) as report:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from consilience.data.partition import Labels, Rows
+from consilience.data.partitioners.base import Labels, Rows
 from consilience.errors import UserError
 
 

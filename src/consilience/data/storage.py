@@ -6,13 +6,12 @@ import gzip
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from consilience.data.sources import Source
 from consilience.errors import UserError
 
 Parsed = TypeVar("Parsed")
@@ -75,62 +74,43 @@ class Store:
             return parser(gzip.decompress(content) if published.endswith(".gz") else content)
 
 
-def locate(source: Source, root: Path) -> Path | None:
-    """The folder that holds every member, else the published archive, else None."""
-    if _first_absent(source, root) is None:
-        return root / source.folder
-    archive = _archive(source, root)
-    return archive if archive is not None and archive.is_file() else None
-
-
 @contextmanager
-def opened(source: Source, root: Path) -> Iterator[Store]:
-    """The data set's files under the data directory `root`, or one line that says what is missing."""
-    place = locate(source, root)
-    if place is None:
-        absent, archive = _first_absent(source, root), _archive(source, root)
-        raise missing(source.name, *(path for path in (absent, archive) if path is not None))
+def opened(dataset: str, place: Path, inside: str | None, members: Sequence[str]) -> Iterator[Store]:
+    """The published files of a data set.
+
+    Args:
+        dataset: Name of the data set, for messages.
+        place: The folder that holds the files, or an archive.
+        inside: Folder of the files inside the archive.
+        members: The files that are needed of a tar archive.
+    """
     with ExitStack() as stack:
         if place.is_dir():
-            yield _folder_store(source, place)
+            yield _folder_store(dataset, place)
         elif place.suffix == ".zip":
-            with blame(source.name, place):
-                archive_file = stack.enter_context(zipfile.ZipFile(place))
-            yield _zip_store(source, place, archive_file)
+            with blame(dataset, place):
+                archive = stack.enter_context(zipfile.ZipFile(place))
+            yield _zip_store(dataset, place, archive, f"{inside}/")
         else:
-            yield _tar_store(source, place)
+            yield _tar_store(dataset, place, {f"{inside}/{member}": member for member in members})
 
 
-def _archive(source: Source, root: Path) -> Path | None:
-    return None if source.inside is None else root / source.files[0].path
-
-
-def _first_absent(source: Source, root: Path) -> Path | None:
-    for member in source.members:
-        plain, packed = root / source.folder / member, root / source.folder / f"{member}.gz"
-        if not plain.is_file() and not packed.is_file():
-            return packed if source.inside is None else plain
-    return None
-
-
-def _folder_store(source: Source, folder: Path) -> Store:
+def _folder_store(dataset: str, folder: Path) -> Store:
     names = frozenset(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return Store(source.name, folder, names, lambda name: (folder / name).read_bytes())
+    return Store(dataset, folder, names, lambda name: (folder / name).read_bytes())
 
 
-def _zip_store(source: Source, place: Path, archive: zipfile.ZipFile) -> Store:
-    prefix = f"{source.inside}/"
+def _zip_store(dataset: str, place: Path, archive: zipfile.ZipFile, prefix: str) -> Store:
     names = frozenset(name.removeprefix(prefix) for name in archive.namelist() if name.startswith(prefix))
-    return Store(source.name, place, names, lambda name: archive.read(prefix + name))
+    return Store(dataset, place, names, lambda name: archive.read(prefix + name))
 
 
-def _tar_store(source: Source, place: Path) -> Store:
-    """Only the members, all read in one pass, because a compressed tar has no random access."""
-    wanted = {f"{source.inside}/{member}": member for member in source.members}
+def _tar_store(dataset: str, place: Path, wanted: Mapping[str, str]) -> Store:
+    """Only what is wanted, all read in one pass, because a compressed tar has no random access."""
     contents: dict[str, bytes] = {}
-    with blame(source.name, place), tarfile.open(place, "r|gz") as archive:
+    with blame(dataset, place), tarfile.open(place, "r|gz") as archive:
         for entry in archive:
             stream = archive.extractfile(entry) if entry.name in wanted else None
             if stream is not None:
                 contents[wanted[entry.name]] = stream.read()
-    return Store(source.name, place, frozenset(contents), contents.__getitem__)
+    return Store(dataset, place, frozenset(contents), contents.__getitem__)

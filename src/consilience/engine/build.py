@@ -6,15 +6,13 @@ import functools
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
 from consilience import sweeping, tree
-from consilience.algorithm import Algorithm, Setting
+from consilience.algorithm import Algorithm, Conditions
 from consilience.data.dataset import Dataset, normalisation
 from consilience.engine.executors.base import Executor
 from consilience.engine.executors.lanes import Batched
@@ -95,18 +93,8 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
 def _for_data(
     dataset: Dataset, variants: Sequence[tuple[Algorithm, Solver]]
 ) -> list[tuple[Algorithm, Solver]]:
-    """Methods that know what the data look like, those that others wrap among them."""
-
-    def tell(algorithm: Algorithm) -> Algorithm:
-        wrapped = {
-            entry.name: tell(value)
-            for entry in fields(cast(Any, algorithm))
-            if isinstance(value := getattr(algorithm, entry.name), Algorithm)
-        }
-        whole = sweeping.replace(algorithm, wrapped) if wrapped else algorithm
-        return whole.for_data(dataset.shape, dataset.classes)
-
-    return [(tell(algorithm), solver) for algorithm, solver in variants]
+    """Methods that know what the data look like."""
+    return [(algorithm.for_data(dataset.shape, dataset.classes), solver) for algorithm, solver in variants]
 
 
 def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
@@ -207,7 +195,7 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
     if not graph and scene.coordinates:
         raise UserError("evaluate.coordinates is about the nodes of a graph: set topology")
     for algorithm, solver in variants:
-        setting = Setting(
+        conditions = Conditions(
             graph=graph,
             solver=solver,
             epochs=scene.work.epochs,
@@ -221,7 +209,7 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
             stragglers=scene.work.stragglers > 0,
             redrawn=scene.network.redraw_every is not None,
         )
-        reason = algorithm.refuse(setting)
+        reason = algorithm.refuse(conditions)
         if not graph and any(phase.replies for phase in algorithm.phases()):
             reason = reason or "its clients answer neighbours, which takes a graph of peers: set topology"
         if _misplaces_replies(algorithm):
@@ -229,7 +217,7 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
         if scene.network.asynchronous and (len(algorithm.phases()) > 1 or algorithm.setup()):
             reason = reason or "it has several exchanges a round, so its nodes must wake together"
         if reason:
-            raise UserError(f"{algorithm.name}: {reason}")
+            raise UserError(f"{algorithm.label}: {reason}")
 
 
 def _always_the_same(scene: Scene) -> bool:

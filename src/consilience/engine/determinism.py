@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+
+from consilience.torch_internals import cudnn_flags, memory_left_as_it_is
 
 Precision = Literal["fp32", "tf32", "bf16"]
 """Of the products of matrices and convolutions on a GPU: full, or with inputs rounded to 10 bits, or in
@@ -22,19 +24,16 @@ def repeatable(device: torch.device, precision: Precision = "fp32") -> Iterator[
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
     deterministic = torch.are_deterministic_algorithms_enabled()
-    memory: Any = torch.utils.deterministic
-    fill = memory.fill_uninitialized_memory
     products = torch.get_float32_matmul_precision()
     exact = precision == "fp32"
     torch.use_deterministic_algorithms(True)
-    memory.fill_uninitialized_memory = False  # nothing here reads what it did not write
     torch.set_float32_matmul_precision("highest" if exact else "high")
     try:
-        with torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=not exact
+        with (
+            memory_left_as_it_is(),  # nothing here reads what it did not write
+            cudnn_flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=not exact),
         ):
             yield
     finally:
         torch.use_deterministic_algorithms(deterministic)
-        memory.fill_uninitialized_memory = fill
         torch.set_float32_matmul_precision(products)

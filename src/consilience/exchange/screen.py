@@ -1,8 +1,7 @@
-"""Which messages may be averaged: well-formed ones from clients whose numbers are finite."""
+"""Which messages may be combined: those of the expected schema whose numbers are finite."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -11,19 +10,31 @@ from torch import Tensor
 from consilience import tree
 from consilience.types import State
 
-Schema = tuple[tuple[str, torch.Size, torch.dtype], ...]
+
+def fault(message: State, schema: tree.Schema) -> str | None:
+    """Why a message cannot be combined, in a few words; None where it can."""
+    tensors, expected = tree.flatten(message), schema.kinds()
+    for path, kind in expected.items():
+        if path not in tensors:
+            return f"{path} is missing"
+        found = tree.kind_of(tensors[path])
+        if found != kind:
+            return f"{path} is {_shown(found)} instead of {_shown(kind)}"
+    strange = next((path for path in tensors if path not in expected), None)
+    if strange is not None:
+        return f"{strange!r:.80} is not part of this message"
+    wrong = (path for path, value in tensors.items() if not _is_finite(value))
+    infinite = next(wrong, None)
+    return None if infinite is None else f"{infinite} is not finite"
 
 
-def schema(message: State) -> Schema:
-    """Names, shapes and types of a message's tensors."""
-    return tuple((name, value.shape, value.dtype) for name, value in sorted(tree.flatten(message).items()))
+def _is_finite(value: Tensor) -> bool:
+    return not value.is_floating_point() or bool(value.isfinite().all())
 
 
-def well_formed(results: Sequence[tuple[State, State]]) -> list[bool]:
-    """Whether each client's upload and memory have the schemas that most have."""
-    schemas = [(schema(upload), schema(memory)) for upload, memory in results]
-    usual = Counter(schemas).most_common(1)[0][0]
-    return [found == usual for found in schemas]
+def _shown(kind: tree.Kind) -> str:
+    shape, dtype = kind
+    return f"{str(dtype).removeprefix('torch.')} of shape {list(shape)}"
 
 
 def finite(states: Sequence[State], count: int, device: torch.device) -> Tensor:

@@ -25,10 +25,9 @@ class Traffic:
         self.messages += other.messages
 
 
-def row_bytes(stacked: State, without: frozenset[str] = frozenset()) -> dict[str, int]:
+def row_bytes(stacked: State) -> dict[str, int]:
     """Bytes on the wire of one row of stacked messages, by group."""
-    sent = {group: params for group, params in stacked.items() if group not in without}
-    return wire.message_bytes(tree.map_leaves(lambda value: value[0], sent))
+    return wire.message_bytes(tree.map_leaves(lambda value: value[0], stacked))
 
 
 def times(count: int, sizes: dict[str, int]) -> Counter[str]:

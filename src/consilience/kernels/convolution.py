@@ -15,6 +15,7 @@ from torch.nn.grad import conv2d_weight
 
 from consilience.kernels import cpu_convolution
 from consilience.kernels.cpu_convolution import Pair
+from consilience.torch_internals import autocast_type, recast
 
 SHALLOW = 32
 """Of filters with no more weights, the patches are read as well from images with channels first."""
@@ -29,8 +30,8 @@ class Convolution(nn.Conv2d):
     @classmethod
     def of(cls, plain: nn.Conv2d, *, free: bool = False) -> Convolution:
         """The same layer, with the same parameters."""
-        layer = cls.__new__(cls)
-        layer.__dict__.update(plain.__dict__, free=free)
+        layer = recast(cls, plain)
+        layer.free = free
         return layer
 
     @staticmethod
@@ -48,7 +49,7 @@ class Convolution(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, channels, height, width] to the same with the filters' channels."""
         padding = cast(Pair, self.padding)
-        own = self.free and not torch.is_autocast_enabled("cpu")
+        own = self.free and autocast_type("cpu") is None
         if own and cpu_convolution.fits(x, self.weight):
             return cpu_convolution.convolve(x, self.weight, self.bias, padding)
         if not x.is_cuda or x.dtype == torch.float64:
@@ -56,8 +57,8 @@ class Convolution(nn.Conv2d):
         weight, bias = self.weight, self.bias
         if bias is None:
             bias = weight.new_zeros(weight.shape[0])
-        if torch.is_autocast_enabled(x.device.type):
-            low = torch.get_autocast_dtype(x.device.type)
+        low = autocast_type(x.device.type)
+        if low is not None:
             x, weight, bias = x.to(low), weight.to(low), bias.to(low)
         return _convolve(x, weight, bias, padding)
 

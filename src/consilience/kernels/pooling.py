@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.kernels.cpu_convolution import lane_by_lane
+from consilience.torch_internals import recast
 
 
 class Pooling(nn.MaxPool2d):
@@ -16,9 +17,7 @@ class Pooling(nn.MaxPool2d):
     @classmethod
     def of(cls, plain: nn.MaxPool2d) -> Pooling:
         """The same layer."""
-        layer = cls.__new__(cls)
-        layer.__dict__.update(plain.__dict__)
-        return layer
+        return recast(cls, plain)
 
     @staticmethod
     def fits(layer: nn.Module) -> bool:

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.errors import UserError
 from consilience.kernels.convolution import Convolution
 from consilience.kernels.pooling import Pooling
 from consilience.learning.randomness import keyed_bits
+from consilience.torch_internals import BatchNorm, batch_normalised
 
 ROWS = "rows"  # buffer of RowBatchNorm: [batch] 1 for rows that count, or [0] if all do
 KEY = "key"  # buffer of KeyedDropout: 0-d int64
@@ -29,7 +29,7 @@ ANY_LAYOUT = (nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Dropout, nn.Dropout2d, nn.Bat
 class RowBatchNorm(nn.Module):
     """Batch normalisation whose training statistics are taken over the rows that count."""
 
-    def __init__(self, plain: _BatchNorm) -> None:
+    def __init__(self, plain: BatchNorm) -> None:
         super().__init__()
         if plain.running_mean is None:
             raise UserError("batch normalisation without running statistics is not supported")
@@ -49,7 +49,7 @@ class RowBatchNorm(nn.Module):
         if weight is None:
             weight, bias = torch.ones_like(self.running_mean), torch.zeros_like(self.running_mean)
         if self.training and not len(self.rows):  # torch's own kernel is the fastest
-            whole, mean, inverse = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, self.eps)
+            whole, mean, inverse = batch_normalised(x, weight, bias, self.eps)
             variance = (inverse.detach() ** -2 - self.eps).clamp(min=0)
             self._move_statistics(mean.detach(), variance, torch.full_like(mean[0], len(x) * x[0, 0].numel()))
             return whole
@@ -165,10 +165,10 @@ def convert(module: nn.Module) -> nn.Module:
     dropouts = 0
     for parent in list(wrapper.modules()):
         free = _free_layers(parent)
-        for name, child in parent._modules.items():
+        for name, child in _children(parent):
             if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout):
                 raise UserError(f"{type(child).__name__} is not supported: its randomness is not the run's")
-            if isinstance(child, _BatchNorm) and id(child) not in replaced:
+            if isinstance(child, BatchNorm) and id(child) not in replaced:
                 replaced[id(child)] = RowBatchNorm(child)
             elif isinstance(child, nn.Conv2d) and Convolution.fits(child):
                 replaced.setdefault(id(child), Convolution.of(child, free=child in free))
@@ -179,8 +179,14 @@ def convert(module: nn.Module) -> nn.Module:
                 whole_channels = not isinstance(child, nn.Dropout)
                 replaced.setdefault(id(child), KeyedDropout(child.p, whole_channels, dropouts))
             if id(child) in replaced:
-                parent._modules[name] = replaced[id(child)]
+                parent.register_module(name, replaced[id(child)])
     return wrapper[0]
+
+
+def _children(parent: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The layers of a module by their places in it: one that has two places comes twice."""
+    inside = parent.named_modules(remove_duplicate=False)
+    return [(name, child) for name, child in inside if name and "." not in name]
 
 
 def _free_layers(parent: nn.Module) -> list[nn.Module]:

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from consilience.learning.layers import KEY, ROWS, KeyedDropout, RowBatchNorm, convert, skeleton
 from consilience.models.spec import Classifier
+from consilience.torch_internals import called
 from consilience.types import Batch, Params, State
 
 PREFIX = "module."  # names inside the wrapper that also gives features
@@ -86,13 +86,12 @@ class Task:
         module = self._training if training else self._evaluating
         for layer in self._dropouts:
             layer.calls = 0
-        # functional_call writes buffers that the module reassigned back into `tensors`.
         tensors = {place: tensors[name] for place, name in self._places.items()}
         with torch.autocast(
             batch.inputs.device.type, torch.bfloat16, enabled=self.low and training, cache_enabled=False
         ):
-            features, logits = functional_call(module, tensors, (batch.inputs,), tie_weights=False)
-        buffers = {name: tensors[PREFIX + name] for name in model["buffers"]}
+            (features, logits), after = called(module, tensors, batch.inputs)
+        buffers = {name: after[PREFIX + name] for name in model["buffers"]}
         return Output(features.to(self.dtype), logits.to(self.dtype), buffers)
 
     def output_shapes(self, inputs: torch.Size) -> dict[str, torch.Size]:

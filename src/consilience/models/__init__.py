@@ -1,58 +1,23 @@
-"""The papers' models, by the names that configurations use."""
+"""The papers' models: one a file, registered by the line that imports it."""
 
 from __future__ import annotations
 
-from consilience.models.cnn import (
-    CifarCNN,
-    FaghCNN,
-    FashionCNN,
-    FemnistCNN,
-    LeNet5,
-    MnistCNN,
-    PflCNN,
-    PyTorchCNN,
-    SimpleCNN,
-)
-from consilience.models.mlp import MLP, Logistic
-from consilience.models.resnet import ResNet50Cifar
-from consilience.models.spec import Classifier, ModelSpec
-from consilience.models.vgg import VGG11, VGG16
+from consilience.models.cifar_cnn import CifarCNN as CifarCNN
+from consilience.models.fagh_cnn import FaghCNN as FaghCNN
+from consilience.models.fashion_cnn import FashionCNN as FashionCNN
+from consilience.models.femnist_cnn import FemnistCNN as FemnistCNN
+from consilience.models.lenet5 import LeNet5 as LeNet5
+from consilience.models.logistic import Logistic as Logistic
+from consilience.models.mlp import MLP as MLP
+from consilience.models.mnist_cnn import MnistCNN as MnistCNN
+from consilience.models.pfl_cnn import PflCNN as PflCNN
+from consilience.models.pytorch_cnn import PyTorchCNN as PyTorchCNN
+from consilience.models.resnet50_cifar import ResNet50Cifar as ResNet50Cifar
+from consilience.models.simple_cnn import SimpleCNN as SimpleCNN
+from consilience.models.spec import Classifier as Classifier
+from consilience.models.spec import ModelSpec as ModelSpec
+from consilience.models.vgg11 import VGG11 as VGG11
+from consilience.models.vgg16 import VGG16 as VGG16
+from consilience.types import registry
 
-_SPECS: tuple[type[ModelSpec], ...] = (
-    MLP,
-    Logistic,
-    CifarCNN,
-    FemnistCNN,
-    MnistCNN,
-    FashionCNN,
-    PyTorchCNN,
-    SimpleCNN,
-    LeNet5,
-    FaghCNN,
-    PflCNN,
-    VGG11,
-    VGG16,
-    ResNet50Cifar,
-)
-
-MODELS: dict[str, type[ModelSpec]] = {spec.name: spec for spec in _SPECS}
-
-__all__ = [
-    "MLP",
-    "MODELS",
-    "VGG11",
-    "VGG16",
-    "CifarCNN",
-    "Classifier",
-    "FaghCNN",
-    "FashionCNN",
-    "FemnistCNN",
-    "LeNet5",
-    "Logistic",
-    "MnistCNN",
-    "ModelSpec",
-    "PflCNN",
-    "PyTorchCNN",
-    "ResNet50Cifar",
-    "SimpleCNN",
-]
+MODELS = registry(globals(), ModelSpec)

@@ -1,4 +1,4 @@
-"""Models without convolutions: they flatten inputs of any shape."""
+"""Fully connected layers, on inputs of any shape."""
 
 from __future__ import annotations
 
@@ -25,20 +25,8 @@ class MLP(ModelSpec):
         if any(width < 1 for width in self.hidden):
             raise UserError(f"model mlp needs hidden widths of at least 1, got {self.hidden}")
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Classifier:
+    def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
         """One linear layer and ReLU for every hidden width, then the output layer."""
         inputs = prod(shape)
         body = nn.Sequential(nn.Flatten(), *hidden_layers(inputs, self.hidden))
-        return Classifier(body, nn.Linear((inputs, *self.hidden)[-1], classes))
-
-
-@final
-@dataclass(frozen=True)
-class Logistic(ModelSpec):
-    """Multinomial logistic regression, one linear layer (FAGH on EMNIST letters, HWA against FedNL)."""
-
-    name: ClassVar[str] = "logistic"
-
-    def build(self, shape: tuple[int, ...], classes: int) -> Classifier:
-        """The features are the flattened inputs themselves."""
-        return Classifier(nn.Flatten(), nn.Linear(prod(shape), classes))
+        return Classifier(body, nn.Linear((inputs, *self.hidden)[-1], outputs))

@@ -27,7 +27,7 @@ class Classifier(nn.Module):
         return features
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[batch, classes]`."""
+        """Logits `[batch, outputs]`."""
         logits: Tensor = self.head(self.features(x))
         return logits
 
@@ -42,12 +42,12 @@ class ModelSpec(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def build(self, shape: tuple[int, ...], classes: int) -> Classifier:
+    def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
         """A freshly initialised network.
 
         Args:
             shape: One input without its batch axis; (channels, height, width) for images.
-            classes: Number of logits.
+            outputs: How many numbers it gives for an input: the classes, where inputs are classified.
 
         Raises:
             UserError: The architecture cannot take inputs of this shape.

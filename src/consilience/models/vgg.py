@@ -9,7 +9,7 @@ it used nor whether it normalised; its contrastive runs need `projection=True`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -25,7 +25,7 @@ from consilience.models.spec import (
 
 
 @dataclass(frozen=True)
-class _VGG(ModelSpec):
+class VGG(ModelSpec):
     """Blocks of padded 3x3 convolutions, a pooling after each block, and the average over what is left."""
 
     blocks: ClassVar[tuple[tuple[int, ...], ...]]
@@ -35,7 +35,7 @@ class _VGG(ModelSpec):
     classifier: Literal["linear", "nib"] = "linear"
     projection: bool = False
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Classifier:
+    def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
         """Five poolings need images of at least 32x32; larger ones are averaged to 512 features."""
         layers: list[nn.Module] = []
         channels = image_channels(self.name, shape)
@@ -54,28 +54,4 @@ class _VGG(ModelSpec):
         if self.projection:
             layers += projection_layers(channels, bias=self.bias)
         width = PROJECTION_SIZE if self.projection else channels
-        return Classifier(nn.Sequential(*layers), nn.Linear(width, classes, bias=self.bias))
-
-
-@final
-@dataclass(frozen=True)
-class VGG11(_VGG):
-    """VGG-11 for 32x32 images, with batch normalisation unless told otherwise (SWA, GAMF, NIID-Bench)."""
-
-    name: ClassVar[str] = "vgg11"
-    blocks: ClassVar[tuple[tuple[int, ...], ...]] = ((64,), (128,), (256, 256), (512, 512), (512, 512))
-
-
-@final
-@dataclass(frozen=True)
-class VGG16(_VGG):
-    """VGG-16 for 32x32 images, with batch normalisation unless told otherwise (SWA's ablation)."""
-
-    name: ClassVar[str] = "vgg16"
-    blocks: ClassVar[tuple[tuple[int, ...], ...]] = (
-        (64, 64),
-        (128, 128),
-        (256, 256, 256),
-        (512, 512, 512),
-        (512, 512, 512),
-    )
+        return Classifier(nn.Sequential(*layers), nn.Linear(width, outputs, bias=self.bias))

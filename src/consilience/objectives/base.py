@@ -11,7 +11,7 @@ from consilience.learning.task import Output, Task
 from consilience.types import Batch, Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client, Trained
     from consilience.rules.base import Rule
 
@@ -83,8 +83,12 @@ class Objective:
         return {}, {}
 
     def rebuilt(self) -> frozenset[str]:
-        """Groups of the upload that are not sent: a hub works them out from others."""
+        """The groups of the upload that are not sent: a hub works them out from others, by `receive`."""
         return frozenset()
+
+    def receive(self, message: State, last: State) -> State:
+        """The message with its rebuilt groups, from what arrived: as `Phase.receive`."""
+        return message
 
     def absorb(self, hub: State, inbox: Inbox) -> State:
         """The hub state of this objective after the uploads arrived."""
@@ -94,14 +98,14 @@ class Objective:
         """Why this objective makes no sense with a rule, or None."""
         return None
 
-    def refuse(self, setting: Setting) -> str | None:
-        """Why this objective cannot work in a setting, or None."""
-        if self.early_stop != "never" and not setting.holdout:
+    def refuse(self, conditions: Conditions) -> str | None:
+        """Why this objective cannot work under some conditions, or None."""
+        if self.early_stop != "never" and not conditions.holdout:
             return "early stopping needs held-out data: set partition.holdout, e.g. 0.2"
-        if self.early_stop != "never" and setting.epochs is None:
+        if self.early_stop != "never" and conditions.epochs is None:
             return "early stopping works epoch by epoch: set local.epochs instead of local.steps"
-        if self.early_stop != "never" and setting.stragglers:
+        if self.early_stop != "never" and conditions.stragglers:
             return "early stopping and local.stragglers both decide how long a client trains: choose one"
-        if self.gradients_first and setting.graph:
+        if self.gradients_first and conditions.graph:
             return "neighbours' gradients belong to other models, so it is not defined on a graph"
         return None

@@ -23,11 +23,11 @@ from torch.nn import functional as F
 from consilience.errors import UserError
 from consilience.learning.task import Output, mean_loss
 from consilience.objectives.base import Objective, Pass
-from consilience.sweeping import check_non_negative, is_zero
+from consilience.sweeping import check_non_negative, is_swept, is_zero
 from consilience.types import State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Setting
+    from consilience.algorithm import Conditions
     from consilience.client import Client, Trained
 
 WEIGHTS = ("params", "buffers")
@@ -49,7 +49,7 @@ class Contrastive(Objective):
 
     def __post_init__(self) -> None:
         check_non_negative(self, "mu")
-        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
+        if not is_swept(self.temperature) and not self.temperature > 0:
             raise UserError(f"{self.name}: temperature must be above 0, not {self.temperature}")
         if self.pool < 1:
             raise UserError(f"{self.name}: pool must be at least 1, not {self.pool}")
@@ -98,13 +98,13 @@ class Contrastive(Objective):
         }
         return {}, {**first, **others, EARLIER: {"count": memory[EARLIER]["count"] + 1}}
 
-    def refuse(self, setting: Setting) -> str | None:
-        if not is_zero(self.mu) and not setting.features:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if not is_zero(self.mu) and not conditions.features:
             return (
                 "contrastive needs a model that tells its features from its logits "
                 "(a Classifier, as all of `consilience models` are)"
             )
-        return super().refuse(setting)
+        return super().refuse(conditions)
 
 
 def _group(slot: int, kind: str) -> str:

@@ -24,7 +24,7 @@ from consilience.sweeping import is_zero
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client, Trained
     from consilience.rules.base import Rule
 
@@ -70,18 +70,18 @@ class ControlVariates(Objective):
     def absorb(self, hub: State, inbox: Inbox) -> State:
         return {CONTROL: tree.axpy(1 / inbox.population, inbox.sum(CHANGE), hub[CONTROL])}
 
-    def refuse(self, setting: Setting) -> str | None:
-        if setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if conditions.graph:
             return "its control is a mean over the whole population, so it is not defined on a graph"
-        solver = setting.solver
+        solver = conditions.solver
         plain = isinstance(solver, SGD) and is_zero(solver.momentum) and is_zero(solver.weight_decay)
         if self.option == "II" and not plain:
             return "option II needs plain SGD: set solver.momentum and solver.weight_decay to 0, or option I"
-        if self.option == "II" and setting.clip:
+        if self.option == "II" and conditions.clip:
             return "option II needs gradients as they are: take local.clip away, or set option I"
         if self.option == "II" and is_zero(solver.lr):
             return "option II divides by the learning rate: set solver.lr above 0"
-        return super().refuse(setting)
+        return super().refuse(conditions)
 
     def refuse_rule(self, rule: Rule) -> str | None:
         if isinstance(rule, ByData) and rule.weighting == "samples":

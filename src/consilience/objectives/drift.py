@@ -36,7 +36,7 @@ from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client, Trained
     from consilience.rules.base import Rule
 
@@ -74,10 +74,10 @@ class Drift(Objective):
         moved = tree.sub(inbox.mean("params", inbox.uniform), hub["params"])
         return {DRIFT: tree.axpy(inbox.heard.sum() / inbox.population, moved, hub[DRIFT])}
 
-    def refuse(self, setting: Setting) -> str | None:
-        if setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if conditions.graph:
             return "it needs the mean drift of the whole population, so it is not defined on a graph"
-        return super().refuse(setting)
+        return super().refuse(conditions)
 
     def refuse_rule(self, rule: Rule) -> str | None:
         if isinstance(rule, ByData) and rule.weighting == "samples":
@@ -130,10 +130,10 @@ class DriftVariable(Drift):
         control = tree.axpy(1 / inbox.population, inbox.sum(CHANGE), hub[CONTROL])
         return {**super().absorb(hub, inbox), CONTROL: control}
 
-    def refuse(self, setting: Setting) -> str | None:
-        solver = setting.solver
+    def refuse(self, conditions: Conditions) -> str | None:
+        solver = conditions.solver
         if not isinstance(solver, SGD) or not is_zero(solver.momentum):
             return "its controls need SGD without momentum: choose sgd and set solver.momentum to 0"
         if is_zero(solver.lr):
             return "its controls divide by the learning rate: set solver.lr above 0"
-        return super().refuse(setting)
+        return super().refuse(conditions)

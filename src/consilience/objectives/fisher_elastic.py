@@ -37,7 +37,7 @@ from consilience.tree import concatenated, divided, largest, size_of, spread, ta
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client, Trained
 
 FISHER, FISHER_PARAMS = "fisher", "fisher_params"
@@ -121,17 +121,20 @@ class FisherElastic(Objective):
     def rebuilt(self) -> frozenset[str]:
         return frozenset() if self.one_in == 1 else frozenset({FISHER, FISHER_PARAMS})
 
+    def receive(self, message: State, last: State) -> State:
+        return message if self.one_in == 1 else {**message, **unpack(message[PACKED], last[FISHER])}
+
     def absorb(self, hub: State, inbox: Inbox) -> State:
         return {group: tree.add(hub[group], inbox.sum(group)) for group in (FISHER, FISHER_PARAMS)}
 
-    def refuse(self, setting: Setting) -> str | None:
-        if setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if conditions.graph:
             return "its Fisher sums need one hub that hears every client, so it is not defined on a graph"
-        return super().refuse(setting)
+        return super().refuse(conditions)
 
 
 def unpack(packed: Params, like: Params) -> State:
-    """The changes that a packed group stands for: what a hub does when it receives one."""
+    """The changes that a packed group stands for."""
     return {
         group: divided(spread(packed[group], packed[POSITIONS], size_of(like)), like)
         for group in (FISHER, FISHER_PARAMS)

@@ -25,7 +25,7 @@ from consilience.objectives.base import Objective, Pass
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Setting
+    from consilience.algorithm import Conditions
     from consilience.client import Client
 
 
@@ -67,7 +67,7 @@ class FreshGradients(Objective):
         # Only here: g_k(y) - g_k(w) is then exactly 0 where y = w, and the first step goes along g alone.
         return tree.add(grads, context["mean_gradient"])
 
-    def refuse(self, setting: Setting) -> str | None:
-        if setting.unreliable:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if conditions.unreliable:
             return "its correction is the gradient of all clients: set participation 1.0 and failure_rate 0"
-        return super().refuse(setting)
+        return super().refuse(conditions)

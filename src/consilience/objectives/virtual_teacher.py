@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from consilience.errors import UserError
 from consilience.learning.task import Task
 from consilience.objectives.base import Objective
-from consilience.sweeping import is_zero
+from consilience.sweeping import is_swept, is_zero
 from consilience.types import Number
 
 
@@ -39,7 +39,7 @@ class VirtualTeacher(Objective):
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
             value = getattr(self, name)
-            if not isinstance(value, Tensor) and not 0 <= value <= 1:
+            if not is_swept(value) and not 0 <= value <= 1:
                 raise UserError(f"virtual_teacher: {name} must be from 0 to 1, not {value}")
 
     def fit(self, task: Task, logits: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client
     from consilience.objectives.base import Objective
 
@@ -40,6 +40,6 @@ class Rule(ABC):
         """Why this rule makes no sense with an objective, or None."""
         return None
 
-    def refuse(self, setting: Setting) -> str | None:
-        """Why this rule cannot work in a setting, or None."""
+    def refuse(self, conditions: Conditions) -> str | None:
+        """Why this rule cannot work under some conditions, or None."""
         return None

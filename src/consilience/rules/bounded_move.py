@@ -23,10 +23,11 @@ from consilience import aggregate, tree
 from consilience.errors import UserError
 from consilience.rules.base import Rule
 from consilience.rules.by_data import Weighting
+from consilience.sweeping import is_swept
 from consilience.types import Params
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
 
 Scope = Literal["tensor", "model"]
 
@@ -48,7 +49,7 @@ class BoundedMove(Rule):
     weighting: Weighting = "uniform"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.s, Tensor) and not self.s > 0:
+        if not is_swept(self.s) and not self.s > 0:
             raise UserError(f"bounded_move: s must be above 0, not {self.s}")
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
@@ -67,8 +68,8 @@ class BoundedMove(Rule):
             for name, gap in gaps.items()
         }
 
-    def refuse(self, setting: Setting) -> str | None:
-        return None if setting.graph else "bounded_move is defined on a graph of peers: set topology"
+    def refuse(self, conditions: Conditions) -> str | None:
+        return None if conditions.graph else "bounded_move is defined on a graph of peers: set topology"
 
 
 def _of_neighbours(inbox: Inbox, weighting: Weighting) -> Tensor:

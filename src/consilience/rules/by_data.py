@@ -11,7 +11,7 @@ from consilience.rules.base import Rule
 from consilience.types import Params
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
 
 Weighting = Literal["samples", "uniform"]
 Mixing = Literal["samples", "uniform", "metropolis"]
@@ -32,8 +32,8 @@ class ByData(Rule):
             return inbox.mixing
         return inbox.weights if self.weighting == "samples" else inbox.uniform
 
-    def refuse(self, setting: Setting) -> str | None:
-        if self.weighting == "metropolis" and not setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if self.weighting == "metropolis" and not conditions.graph:
             return "metropolis weights follow from the degrees of a graph: set topology"
         return None
 

@@ -26,7 +26,7 @@ from consilience.rules.base import Rule
 from consilience.types import Number, Params
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
 
 Epsilon = float | Literal["inverse_degree"]
 Mode = Literal["joint", "sequential"]
@@ -77,5 +77,5 @@ class Consensus(Rule):
         left = (1 - steps).flip(0).cumprod(0).flip(0)
         return steps * torch.cat((left[1:], torch.ones_like(left[:1])))
 
-    def refuse(self, setting: Setting) -> str | None:
-        return None if setting.graph else "consensus is defined on a graph of peers: set topology"
+    def refuse(self, conditions: Conditions) -> str | None:
+        return None if conditions.graph else "consensus is defined on a graph of peers: set topology"

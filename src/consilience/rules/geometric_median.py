@@ -24,6 +24,7 @@ from torch import Tensor
 from consilience.errors import UserError
 from consilience.rules import robust
 from consilience.rules.base import Rule
+from consilience.sweeping import is_swept
 from consilience.types import Params
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class GeometricMedian(Rule):
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise UserError(f"geometric_median: iterations must be at least 1, not {self.iterations}")
-        if not isinstance(self.eps, Tensor) and not self.eps > 0:
+        if not is_swept(self.eps) and not self.eps > 0:
             raise UserError(f"geometric_median: eps must be above 0, not {self.eps}")
 
     def shares(self, inbox: Inbox) -> Tensor:

@@ -39,7 +39,7 @@ from consilience.learning.curvature import Kind
 from consilience.rules import robust
 from consilience.rules.base import Rule
 from consilience.rules.by_data import Weighting
-from consilience.sweeping import check_non_negative
+from consilience.sweeping import check_non_negative, is_swept
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class HessianWeighted(Rule):
             check_non_negative(self, "guard")
         if self.accumulate == "none" and self.beta != 1:
             raise UserError(f"hessian_weighted: beta {self.beta} does nothing without accumulate")
-        if self.accumulate == "ema" and not isinstance(self.beta, Tensor) and self.beta > 1:
+        if self.accumulate == "ema" and not is_swept(self.beta) and self.beta > 1:
             raise UserError(f"hessian_weighted: an average needs a beta of at most 1, not {self.beta}")
 
     def init_memory(self, model: State) -> State:

@@ -27,7 +27,7 @@ from consilience.rules.base import Rule
 from consilience.types import Params
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
 
 
 @final
@@ -81,8 +81,8 @@ class Krum(Rule):
         rank = torch.arange(len(heard), device=heard.device)
         return torch.where(heard, torch.where(rank < neighbours, near, 0.0).sum(1), torch.inf)
 
-    def refuse(self, setting: Setting) -> str | None:
-        messages, who = setting.messages, robust.hearer(setting)
+    def refuse(self, conditions: Conditions) -> str | None:
+        messages, who = conditions.messages, robust.hearer(conditions)
         if messages < 2 * self.f + 3:
             return (
                 f"krum with f={self.f} needs at least {2 * self.f + 3} messages a round, "

@@ -29,11 +29,11 @@ from consilience.learning.solvers import SGD
 from consilience.objectives.proximal import Proximal
 from consilience.rules.base import Rule
 from consilience.rules.by_data import Weighting
-from consilience.sweeping import check_non_negative, is_zero
+from consilience.sweeping import check_non_negative, is_swept, is_zero
 from consilience.types import Number, Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client
     from consilience.objectives.base import Objective
 
@@ -85,14 +85,14 @@ class NormalisedSteps(Rule):
 
     def refuse_objective(self, objective: Objective) -> str | None:
         mu = objective.mu if isinstance(objective, Proximal) else 0.0
-        if not isinstance(mu, Tensor) and not isinstance(self.mu, Tensor) and mu != self.mu:
+        if not is_swept(mu) and not is_swept(self.mu) and mu != self.mu:
             return f"the objective pulls with mu {mu}, but the rule reckons with {self.mu}: make them equal"
         return None
 
-    def refuse(self, setting: Setting) -> str | None:
-        if setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if conditions.graph:
             return "neighbours' updates start from other models, so it is not defined on a graph"
-        solver = setting.solver
+        solver = conditions.solver
         if not isinstance(solver, SGD) or solver.nesterov:
             return (
                 "it knows the effective steps of SGD, plain or with momentum: choose that, without nesterov"

@@ -15,7 +15,7 @@ from torch import Tensor
 from consilience.types import Params
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
 
 BLOCK = 2**21
 """Numbers that are sorted at a time, over all receivers of a graph."""
@@ -89,6 +89,6 @@ def sq_distances(products: Tensor) -> Tensor:
     return (norms[:, None] + norms - 2 * products).nan_to_num(nan=torch.inf, posinf=torch.inf).clamp(min=0)
 
 
-def hearer(setting: Setting) -> str:
+def hearer(conditions: Conditions) -> str:
     """Who combines messages in a setting, for refusals."""
-    return "a node" if setting.graph else "a hub"
+    return "a node" if conditions.graph else "a hub"

@@ -21,10 +21,11 @@ from torch import Tensor
 from consilience.errors import UserError
 from consilience.rules import robust
 from consilience.rules.base import Rule
+from consilience.sweeping import is_swept
 from consilience.types import Params
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
 
 ROUNDING = 1e-4
 """What a product may lack to a whole number and still count as it: 0.29 * 100 is 28.999999999999996."""
@@ -45,7 +46,7 @@ class TrimmedMean(Rule):
     fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.fraction, Tensor) and not 0 <= self.fraction <= 0.5:
+        if not is_swept(self.fraction) and not 0 <= self.fraction <= 0.5:
             raise UserError(f"trimmed_mean: fraction must be from 0 to 0.5, not {self.fraction}")
 
     def shares(self, inbox: Inbox) -> Tensor:
@@ -61,17 +62,17 @@ class TrimmedMean(Rule):
 
         return {name: robust.by_blocks(middle, inbox, value) for name, value in inbox["params"].items()}
 
-    def refuse(self, setting: Setting) -> str | None:
-        messages, trimmed = setting.messages, int(self.fraction * setting.messages + ROUNDING)
+    def refuse(self, conditions: Conditions) -> str | None:
+        messages, trimmed = conditions.messages, int(self.fraction * conditions.messages + ROUNDING)
         if trimmed == 0 and self.fraction > 0:
             enough = math.ceil(1e3 / messages) / 1e3
             return (
                 f"trimmed_mean with fraction {self.fraction} trims nothing of the {messages} messages "
-                f"{robust.hearer(setting)} hears; for one at each end set at least {enough}"
+                f"{robust.hearer(conditions)} hears; for one at each end set at least {enough}"
             )
         if 2 * trimmed < messages:
             return None
         return (
             f"trimmed_mean with fraction {self.fraction} leaves nothing of the {messages} messages "
-            f"{robust.hearer(setting)} hears: it takes {trimmed} at each end"
+            f"{robust.hearer(conditions)} hears: it takes {trimmed} at each end"
         )

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import torch
-from torch import Tensor
 
 from consilience import tree
 from consilience.errors import UserError
 from consilience.server_steps.base import ServerStep
-from consilience.sweeping import check_non_negative, is_zero
+from consilience.sweeping import check_non_negative, is_swept, is_zero
 from consilience.types import Number, Params, State
 
 if TYPE_CHECKING:
@@ -55,9 +54,9 @@ class Adaptive(ServerStep):
     def __post_init__(self) -> None:
         check_non_negative(self, "lr", "beta1", "beta2")
         for option, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if not isinstance(beta, Tensor) and beta >= 1:
+            if not is_swept(beta) and beta >= 1:
                 raise UserError(f"adaptive: {option} must be below 1, not {beta}")
-        if not isinstance(self.tau, Tensor) and not self.tau > 0:
+        if not is_swept(self.tau) and not self.tau > 0:
             raise UserError(f"adaptive: tau must be above 0, not {self.tau}")
 
     def init(self, params: Params) -> State:

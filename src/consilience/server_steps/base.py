@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
     from consilience.objectives.base import Objective
     from consilience.rules.base import Rule
 
@@ -41,6 +41,6 @@ class ServerStep:
         """Why this step makes no sense with an objective or a rule, or None."""
         return None
 
-    def refuse(self, setting: Setting) -> str | None:
-        """Why this step cannot work in a setting, or None."""
+    def refuse(self, conditions: Conditions) -> str | None:
+        """Why this step cannot work under some conditions, or None."""
         return None

@@ -28,7 +28,7 @@ from consilience.sweeping import check_non_negative
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox, Setting
+    from consilience.algorithm import Conditions, Inbox
     from consilience.objectives.base import Objective
     from consilience.rules.base import Rule
 
@@ -80,10 +80,10 @@ class Extrapolate(ServerStep):
             return None
         return "the rate is derived for the mean of the updates: use the rule by_data"
 
-    def refuse(self, setting: Setting) -> str | None:
-        if setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if conditions.graph:
             return "neighbours train from other models, so how far theirs are apart says nothing on a graph"
-        return super().refuse(setting)
+        return super().refuse(conditions)
 
 
 def _sq_norms(stacked: Params, old: Params) -> Tensor:

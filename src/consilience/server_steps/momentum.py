@@ -13,12 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-from torch import Tensor
-
 from consilience import tree
 from consilience.errors import UserError
 from consilience.server_steps.base import ServerStep
-from consilience.sweeping import check_non_negative, is_zero
+from consilience.sweeping import check_non_negative, is_swept, is_zero
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ class Momentum(ServerStep):
 
     def __post_init__(self) -> None:
         check_non_negative(self, "lr", "beta")
-        if not isinstance(self.beta, Tensor) and self.beta >= 1:
+        if not is_swept(self.beta) and self.beta >= 1:
             raise UserError(f"momentum: beta must be below 1, not {self.beta}")
 
     def init(self, params: Params) -> State:

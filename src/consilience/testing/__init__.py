@@ -24,6 +24,7 @@ from consilience.testing.federation import (
     INPUTS,
     SOLVERS,
     TOPOLOGIES,
+    DoesNotApplyError,
     Module,
     Property,
     Subject,
@@ -36,6 +37,7 @@ __all__ = [
     "CLASSES",
     "INPUTS",
     "PROPERTIES",
+    "DoesNotApplyError",
     "Property",
     "Subject",
     "check_algorithm",
@@ -48,8 +50,8 @@ __all__ = [
 
 def check_algorithm(
     algorithm: Algorithm, *, module: Module | None = None, solver: Solver | None = None, device: str = "cpu"
-) -> None:
-    """Check that a method has all `PROPERTIES`.
+) -> dict[str, str]:
+    """Check that a method has all `PROPERTIES`; gives those that do not apply to it, each with the reason.
 
     Args:
         algorithm: The method, with the options to check.
@@ -61,8 +63,13 @@ def check_algorithm(
         AssertionError: The message names the method, the property that it lacks and what was found.
     """
     subject = prepare(algorithm, module=module, solver=solver, device=device)
+    skipped: dict[str, str] = {}
     for one in PROPERTIES:
-        check_property(one, subject)
+        try:
+            check_property(one, subject)
+        except DoesNotApplyError as reason:
+            skipped[one.__name__] = str(reason)
+    return skipped
 
 
 def prepare(
@@ -88,12 +95,19 @@ def prepare(
 
 
 def check_property(one: Property, subject: Subject) -> None:
-    """Check one of the `PROPERTIES`; whatever goes wrong becomes an AssertionError that names it."""
+    """Check one of the `PROPERTIES`; whatever goes wrong becomes an AssertionError that names it.
+
+    Raises:
+        AssertionError: The method lacks it.
+        DoesNotApplyError: It says nothing about this method.
+    """
     log = logging.getLogger("consilience")
     level = log.level
     log.setLevel(logging.ERROR)  # uploads are rejected here on purpose
     try:
         one(subject)
+    except DoesNotApplyError:
+        raise
     except Exception as error:
         kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
         raise AssertionError(

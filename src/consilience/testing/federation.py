@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Setting
+from consilience.algorithm import Algorithm, Conditions
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
 from consilience.engine.build import simulate
@@ -63,7 +63,7 @@ class Subject:
     ) -> str | None:
         """Why another variant cannot work in this setting, or None."""
         return algorithm.refuse(
-            Setting(
+            Conditions(
                 graph=not isinstance(topology, Star),
                 solver=solver,
                 epochs=WORK.epochs,
@@ -85,6 +85,11 @@ class Subject:
 
 
 Property = Callable[[Subject], None]
+"""Raises an AssertionError where a method lacks it."""
+
+
+class DoesNotApplyError(Exception):
+    """A property says nothing about this method; the message says why."""
 
 
 def perceptron() -> nn.Module:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from consilience.algorithm import Algorithm, Phase, Setting
+from consilience.algorithm import Algorithm, Phase, Wrapper
 from consilience.client import Client
 from consilience.engine.rounds.simulation import Record
+from consilience.exchange.device import idle
 from consilience.graphs.base import Topology
 from consilience.testing.federation import Layout, Subject, simulation_of
 from consilience.types import State
@@ -27,6 +28,12 @@ class Place:
     exchange: str = ""
     """Which exchange of the round or of the setup it belongs to."""
 
+    @property
+    def phase(self) -> Phase:
+        """That exchange."""
+        kind, number = self.exchange.split()
+        return (self.algorithm.setup() if kind == "setup" else self.algorithm.phases())[int(number)]
+
 
 class Watch:
     """Is told of every call of a method's functions."""
@@ -37,10 +44,10 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Watched(Algorithm):
+class Watched(Wrapper):
     """A method that does what another one does, under a watch."""
 
-    inner: Algorithm
+    name: ClassVar[str] = "watched"
     watch: Watch
 
     def init_hub(self, model: State) -> State:
@@ -52,25 +59,8 @@ class Watched(Algorithm):
     def init_link(self, model: State) -> State:
         return self._watching("init_link", self.inner.init_link)(model)
 
-    def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
-        return self.phases()[0].local(client, down, memory)
-
-    def phases(self) -> tuple[Phase, ...]:
-        return tuple(self._phase(one, f"exchange {i}") for i, one in enumerate(self.inner.phases()))
-
-    def setup(self) -> tuple[Phase, ...]:
-        return tuple(self._phase(one, f"setup {i}") for i, one in enumerate(self.inner.setup()))
-
-    def at(self, round_number: int) -> Algorithm:
-        return watched(self.inner.at(round_number), self.watch)
-
-    def model(self, hub: State, memory: State) -> State:
-        return self.inner.model(hub, memory)
-
-    def refuse(self, setting: Setting) -> str | None:
-        return self.inner.refuse(setting)
-
-    def _phase(self, phase: Phase, name: str) -> Phase:
+    def change(self, phase: Phase, exchange: int, *, setup: bool) -> Phase:
+        name = f"{'setup' if setup else 'exchange'} {exchange}"
         return phase._replace(
             broadcast=self._watching("broadcast", phase.broadcast, name),
             local=self._watching("local", phase.local, name),
@@ -81,19 +71,17 @@ class Watched(Algorithm):
         self, role: str, function: Callable[..., Result], exchange: str = ""
     ) -> Callable[..., Result]:
         place = Place(role, self.inner, exchange)
-        return lambda *given: self.watch.call(place, function, given)
 
+        def call(*given: Any) -> Result:
+            # A dry run, which shows the form of messages, sends nothing.
+            dry = isinstance(given[0], Client) and given[0].fold is idle
+            return function(*given) if dry else self.watch.call(place, function, given)
 
-def watched(algorithm: Algorithm, watch: Watch) -> Algorithm:
-    """The same method, with a watch on its functions."""
-    # What a class says about its method, the watched one says too.
-    facts = {"name": algorithm.name, "personal": algorithm.personal, "cached": algorithm.cached}
-    watched: Algorithm = type("Watched", (Watched,), facts)(algorithm, watch)
-    return watched
+        return call
 
 
 def watch_rounds(subject: Subject, topology: Topology, watch: Watch) -> Iterator[Record]:
     """Two rounds under a watch, client after client."""
     layout = Layout(topology)
-    simulation = simulation_of(subject, layout, (watched(subject.algorithm, watch), subject.solver))
+    simulation = simulation_of(subject, layout, (Watched(subject.algorithm, watch), subject.solver))
     return (simulation.step(evaluate=False)[0] for _ in range(2))

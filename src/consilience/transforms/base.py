@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Inbox, Phase, Setting
+from consilience.algorithm import Algorithm, Conditions, Inbox, Phase, Wrapper
 from consilience.errors import UserError
 from consilience.transforms.until import Until
 from consilience.types import Params, State
@@ -58,68 +58,54 @@ class Transform(ABC):
 
     name: ClassVar[str]
     rebuilt: ClassVar[frozenset[str]] = frozenset()
-    """Groups that are not sent: a receiver works them out from others, e.g. from a compressed form, or they
-    are for the sender alone."""
+    """Groups that are not sent: a receiver works them out from others by `receive`."""
+    private: ClassVar[frozenset[str]] = frozenset()
+    """Groups that are for the sender alone."""
 
     def init_memory(self, params: Params) -> State:
-        """What a client keeps for this transform, of each exchange of a round."""
+        """What a client keeps for this transform, for each exchange of a round."""
         return {}
 
     @abstractmethod
     def apply(self, message: Message, memory: State) -> tuple[State, State]:
         """What is sent instead, and what to remember."""
 
+    def receive(self, message: State, last: State) -> State:
+        """The message with its rebuilt groups, from what arrived: as `Phase.receive`."""
+        return message
+
     def settle(self, old: State, new: State, inbox: Inbox) -> State:
         """What a node of a graph makes of the state that it combined from its old one and what it heard."""
         return new
 
-    def refuse(self, setting: Setting) -> str | None:
-        """Why this transform cannot work in a setting, or None."""
+    def refuse(self, conditions: Conditions) -> str | None:
+        """Why this transform cannot work under some conditions, or None."""
         return None
 
     def __call__(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with its messages changed."""
         if isinstance(algorithm, Until):  # the two may have other exchanges
-            return replace(algorithm, first=self(algorithm.first), then=self(algorithm.then))
+            return replace(algorithm, inner=self(algorithm.inner), then=self(algorithm.then))
         return Transformed(algorithm, self)
 
 
 @final
 @dataclass(frozen=True)
-class Transformed(Algorithm):
+class Transformed(Wrapper):
     """A method whose uploads go through a transform."""
 
-    inner: Algorithm
+    name: ClassVar[str] = "transformed"
     transform: Transform
 
     def __post_init__(self) -> None:
-        if self.inner.cached.intersection(GROUPS):
+        if any(phase.rebuilt.intersection(GROUPS) for phase in self.inner.phases()):
             raise UserError(
-                f"{self.name}: what is changed after messages were packed does not travel; pack them last"
+                f"{self.label}: what is changed after messages were packed does not travel; pack them last"
             )
 
     @property
-    def name(self) -> str:  # type: ignore[override]
-        """The method, and what is done to its messages."""
-        return f"{self.inner.name} {self.transform.name}"
-
-    @property
-    def personal(self) -> bool:  # type: ignore[override]
-        """As the method says."""
-        return self.inner.personal
-
-    @property
-    def personalised(self) -> bool:  # type: ignore[override]
-        """As the method says."""
-        return self.inner.personalised
-
-    @property
-    def cached(self) -> frozenset[str]:  # type: ignore[override]
-        """What the method's receivers keep, and what they work out."""
-        return self.inner.cached | self.transform.rebuilt
-
-    def init_hub(self, model: State) -> State:
-        return self.inner.init_hub(model)
+    def label(self) -> str:
+        return f"{self.inner.label} {self.transform.name}"
 
     def init_memory(self, model: State) -> State:
         return tree.join(self.inner.init_memory(model), self._memories(model, replies=False))
@@ -128,28 +114,10 @@ class Transformed(Algorithm):
         return tree.join(self.inner.init_link(model), self._memories(model, replies=True))
 
     def _memories(self, model: State, *, replies: bool) -> State:
-        """What is kept for this transform, of exchanges of replies or of the others."""
+        """What is kept for this transform, for exchanges of replies or for the others."""
         own = self.transform.init_memory(model["params"])
-        numbers = [number for number, one in enumerate(self.inner.phases()) if one.replies == replies]
-        return {self._key(number, group): params for number in numbers for group, params in own.items()}
-
-    def broadcast(self, hub: State) -> State:
-        return self.inner.broadcast(hub)
-
-    def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
-        raise NotImplementedError  # `phases` says what clients and hubs do
-
-    def combine(self, hub: State, inbox: Inbox) -> State:
-        raise NotImplementedError
-
-    def phases(self) -> tuple[Phase, ...]:
-        return tuple(self._changed(number, phase) for number, phase in enumerate(self.inner.phases()))
-
-    def setup(self) -> tuple[Phase, ...]:
-        return self.inner.setup()
-
-    def at(self, round_number: int) -> Algorithm:
-        return Transformed(self.inner.at(round_number), self.transform)
+        exchanges = [number for number, one in enumerate(self.inner.phases()) if one.replies == replies]
+        return {self._key(number, group): params for number in exchanges for group, params in own.items()}
 
     def model(self, hub: State, memory: State) -> State:
         return self.inner.model(hub, self._of_method(memory))
@@ -157,8 +125,8 @@ class Transformed(Algorithm):
     def personal_model(self, hub: State, memory: State) -> State:
         return self.inner.personal_model(hub, self._of_method(memory))
 
-    def refuse(self, setting: Setting) -> str | None:
-        return self.inner.refuse(setting) or self.transform.refuse(setting)
+    def refuse(self, conditions: Conditions) -> str | None:
+        return self.inner.refuse(conditions) or self.transform.refuse(conditions)
 
     def _key(self, exchange: int, group: str) -> str:
         return f"{self.transform.name}.{exchange}.{group}"
@@ -173,7 +141,10 @@ class Transformed(Algorithm):
         prefix = self._key(exchange, "")
         return {g.removeprefix(prefix): params for g, params in memory.items() if g.startswith(prefix)}
 
-    def _changed(self, exchange: int, phase: Phase) -> Phase:
+    def change(self, phase: Phase, exchange: int, *, setup: bool) -> Phase:
+        if setup:  # what is agreed on once, before the first round, is left alone
+            return phase
+
         def local(client: Client, down: State, memory: State) -> tuple[State, State]:
             upload, kept = phase.local(client, down, self._of_method(memory))
             message = Message(client, upload, down.get("params", {}), exchange)
@@ -182,7 +153,7 @@ class Transformed(Algorithm):
             several = [group for group in GROUPS if group in upload]
             if self.transform.rebuilt.issuperset(several) and len(several) > 1:
                 raise UserError(
-                    f"{self.name}: one message has {' and '.join(several)}; only one can be packed"
+                    f"{self.label}: one message has {' and '.join(several)}; only one can be packed"
                 )
             sent, later = self.transform.apply(message, self._own(exchange, memory))
             renewed = {self._key(exchange, group): params for group, params in later.items()}
@@ -192,4 +163,11 @@ class Transformed(Algorithm):
             new = phase.combine(hub, inbox)
             return new if inbox.own is None else self.transform.settle(hub, new, inbox)
 
-        return phase._replace(local=local, combine=combine)
+        return phase._replace(
+            local=local,
+            combine=combine,
+            rebuilt=phase.rebuilt | self.transform.rebuilt,
+            private=phase.private | self.transform.private,
+            # The last change of a message is the first that its receiver takes back.
+            receive=lambda message, last: phase.receive(self.transform.receive(message, last), last),
+        )

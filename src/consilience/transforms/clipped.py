@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from torch import Tensor
-
 from consilience import tree
 from consilience.errors import UserError
+from consilience.sweeping import is_swept
 from consilience.transforms.base import Message, Transform
 from consilience.types import State
 
@@ -22,7 +21,7 @@ class Clipped(Transform):
     norm: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.norm, Tensor) and not 0 < self.norm < float("inf"):
+        if not is_swept(self.norm) and not 0 < self.norm < float("inf"):
             raise UserError(f"clipped: norm must be above 0 and finite, not {self.norm}")
 
     def apply(self, message: Message, memory: State) -> tuple[State, State]:

@@ -15,8 +15,9 @@ followed over and over: on a ring of 10 nodes, averages of random vectors conver
 diverged with 4 / one_in where one coordinate in 5 was sent. News then spreads slowly: on sparse graphs with
 very different clients, int8 learned as fast as whole messages and top_k far more slowly.
 
-The encoded form travels in the groups `packed` and `packed_scale`; `decode` is what a receiver does. Other
-groups of a message (buffers, curvature, controls) travel as they are.
+The encoded form of `params` travels in the groups `params.packed` and `params.scale`, from which a receiver
+works `params` out: at a server from the model that it sent, on a graph from its copy. Other groups of a
+message (buffers, curvature, controls) travel as they are.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.algorithm import Inbox, Setting
+from consilience.algorithm import Conditions, Inbox
 from consilience.errors import UserError
 from consilience.sweeping import check_non_negative
-from consilience.transforms.base import GROUPS, Message, Transform
+from consilience.transforms.base import GROUPS, MODELS, Message, Transform
 from consilience.tree import concatenated, divided, largest, size_of, spread, taken
 from consilience.types import Number, Params, State
 
 Kind = Literal["top_k", "int8"]
 
-PACKED, SCALE, REST = "packed", "packed_scale", "packing_rest"
+PACKED, SCALE = ".packed", ".scale"
+"""After the name of a group: its packed form."""
+REST = "packing_rest"
+"""What a node of a graph did not send yet."""
 VALUES, POSITIONS = "values", "indices"
 KEPT = "kept"
 """What a client remembers: what was not sent yet; on a graph, its public copy."""
@@ -58,7 +62,8 @@ class Compressed(Transform):
     """
 
     name: ClassVar[str] = "compressed"
-    rebuilt: ClassVar[frozenset[str]] = frozenset({*GROUPS, REST})
+    rebuilt: ClassVar[frozenset[str]] = frozenset(GROUPS)
+    private: ClassVar[frozenset[str]] = frozenset({REST})
     kind: Kind = "top_k"
     one_in: int = 100
     error_feedback: bool = True
@@ -78,17 +83,26 @@ class Compressed(Transform):
         if message.client.peer:
             return self._to_neighbours(message, message.upload[message.group], memory[KEPT])
         wanted = tree.add(message.update, memory[KEPT]) if self.error_feedback else message.update
-        packed = self.encode(wanted)
-        decoded = decode(packed, wanted)
+        packed = self.encode(message.group, wanted)
+        decoded = decode(message.group, packed, wanted)
         kept = {KEPT: tree.sub(wanted, decoded)} if self.error_feedback else {}
         return {**message.with_update(decoded), **packed}, kept
 
     def _to_neighbours(self, message: Message, model: Params, public: Params) -> tuple[State, State]:
         assert message.group is not None
-        packed = self.encode(tree.sub(model, public))
-        public = tree.add(public, decode(packed, model))
+        packed = self.encode(message.group, tree.sub(model, public))
+        public = tree.add(public, decode(message.group, packed, model))
         rest = {REST: tree.sub(model, public)}
         return {**message.upload, message.group: public, **packed, **rest}, {KEPT: public}
+
+    def receive(self, message: State, last: State) -> State:
+        group = next((one for one in GROUPS if one + PACKED in message), None)
+        if group is None:
+            return message
+        like = last[group] if group in last else last["params"]
+        update = decode(group, message, like)
+        relative = group in last or group in MODELS  # a gradient that is sent to a server is sent whole
+        return {**message, group: tree.add(like, update) if relative else update}
 
     def settle(self, old: State, new: State, inbox: Inbox) -> State:
         own = inbox.own or {}
@@ -107,18 +121,18 @@ class Compressed(Transform):
             return self.mixing
         return 1.0 if self.kind == "int8" else min(1.0, 2 / self.one_in)
 
-    def encode(self, update: Params) -> State:
-        """The groups that travel."""
+    def encode(self, group: str, update: Params) -> State:
+        """The groups that travel in place of another one."""
         if self.kind == "int8":
-            return _quantised(update)
+            return _quantised(group, update)
         vector = concatenated(update)
         positions = largest(vector.abs(), -(-len(vector) // self.one_in))
-        return {PACKED: {VALUES: taken(vector, positions), POSITIONS: positions}}
+        return {group + PACKED: {VALUES: taken(vector, positions), POSITIONS: positions}}
 
-    def refuse(self, setting: Setting) -> str | None:
-        if not setting.graph:
+    def refuse(self, conditions: Conditions) -> str | None:
+        if not conditions.graph:
             return None
-        if setting.unreliable or setting.redrawn:
+        if conditions.unreliable or conditions.redrawn:
             return (
                 "neighbours keep copies of what a node sent, so on a graph no message may be missing and "
                 "neighbours stay the same"
@@ -128,24 +142,26 @@ class Compressed(Transform):
         return None
 
 
-def decode(packed: State, like: Params) -> Params:
-    """The update that a message's packed groups stand for.
+def decode(group: str, packed: State, like: Params) -> Params:
+    """The update that the packed form of a group stands for.
 
     Args:
+        group: The group's name.
         packed: A State with the packed groups, e.g. a whole message.
         like: Tensors of the update's names and shapes, e.g. the receiver's parameters.
     """
-    groups = packed[PACKED]
-    if SCALE in packed:
-        scales = packed[SCALE]
-        return {name: groups[name].to(scales[name].dtype) * scales[name] for name in like}
-    return divided(spread(groups[VALUES], groups[POSITIONS], size_of(like)), like)
+    values = packed[group + PACKED]
+    if group + SCALE in packed:
+        scales = packed[group + SCALE]
+        return {name: values[name].to(scales[name].dtype) * scales[name] for name in like}
+    return divided(spread(values[VALUES], values[POSITIONS], size_of(like)), like)
 
 
-def _quantised(update: Params) -> State:
+def _quantised(group: str, update: Params) -> State:
     """Whole numbers from -127 to 127, and the size of a step, by tensor."""
     scales = {name: value.abs().amax() / LEVELS for name, value in update.items()}
-    return {PACKED: {name: _steps(value, scales[name]) for name, value in update.items()}, SCALE: scales}
+    steps = {name: _steps(value, scales[name]) for name, value in update.items()}
+    return {group + PACKED: steps, group + SCALE: scales}
 
 
 def _steps(value: Tensor, scale: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from consilience.engine.executors import tape
 from consilience.engine.executors.program import record
 from consilience.engine.executors.tape import Arena, placed
 from consilience.learning.task import Task
-from consilience.models.cnn import LeNet5, MnistCNN, PyTorchCNN
-from consilience.models.mlp import MLP
+from consilience.models import MLP, LeNet5, MnistCNN, PyTorchCNN
 from consilience.types import Batch
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2) - 2

@@ -43,8 +43,18 @@ class Executor(ABC):
         """`function` for every row of the states with dim 0; those with dim None are shared by all."""
 
     @abstractmethod
-    def clients(self, cohort: Cohort, work: Work, states: Sequence[State]) -> Outcome:
-        """Every job's work; the states have one row a job."""
+    def clients(
+        self, cohort: Cohort, work: Work, states: Sequence[State], example: Work | None = None
+    ) -> Outcome:
+        """Every job's work.
+
+        Args:
+            cohort: The jobs.
+            work: What each of them does.
+            states: What each of them starts from, one row a job.
+            example: Work whose results have the same form and which is quick, for where only that matters;
+                by default the work itself, over no batches.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Give back what it holds beside memory, e.g. processes."""

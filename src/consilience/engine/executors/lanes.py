@@ -28,10 +28,11 @@ from consilience.client import Rows, Step
 from consilience.engine.executors.base import Executor, Outcome, Work
 from consilience.engine.executors.captured import Captured
 from consilience.engine.executors.crew import CAN_FORK, Crew
-from consilience.engine.executors.machine import Blueprint, Form, Machine, Plain
+from consilience.engine.executors.machine import Blueprint, Machine, Plain
 from consilience.exchange import screen
 from consilience.exchange.cohort import Cohort
 from consilience.learning.batches import Plan, Pool
+from consilience.tree import Schema
 from consilience.types import IntArray, State
 
 
@@ -157,7 +158,7 @@ class LaneFold:
     ) -> State:
         """The carry after all batches of every client."""
         plan = self.cohort.plan(rows, epoch)
-        call = _Call(self, step, plan, Form.of(carry), Form.of(extras))
+        call = _Call(self, step, plan, Schema.of(carry), Schema.of(extras))
         folded = _LeaveVmap.apply(  # type: ignore[no-untyped-call]
             call, *tree.flatten(carry).values(), *tree.flatten(extras).values()
         )
@@ -188,8 +189,8 @@ class _Call:
     fold: LaneFold
     step: Step
     plan: Plan
-    carry: Form
-    extras: Form
+    carry: Schema
+    extras: Schema
 
     def run(self, jobs: int, tensors: Sequence[Tensor], dims: Sequence[int | None]) -> tuple[Tensor, ...]:
         """All jobs' carries, stacked, after all their steps.
@@ -231,8 +232,10 @@ class _Call:
         blueprint = Blueprint(
             self.step,
             self.carry,
-            Form.of(tree.unflatten({path: value[0] for path, value in varying.items()}, self.extras.groups)),
-            Form.of(tree.unflatten(shared)),
+            Schema.of(
+                tree.unflatten({path: value[0] for path, value in varying.items()}, self.extras.groups)
+            ),
+            Schema.of(tree.unflatten(shared)),
             plan.rows.shape[1],
             width,
         )
@@ -331,7 +334,9 @@ class Batched(Executor):
     def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
         return torch.func.vmap(function, in_dims=tuple(dims))(*states)
 
-    def clients(self, cohort: Cohort, work: Work, states: Sequence[State]) -> Outcome:
+    def clients(
+        self, cohort: Cohort, work: Work, states: Sequence[State], example: Work | None = None
+    ) -> Outcome:
         starts = range(0, len(cohort.jobs), self.chunk)
         parts = [self._part(cohort, slice(start, start + self.chunk), work, states) for start in starts]
         if len(parts) == 1:

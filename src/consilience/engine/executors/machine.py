@@ -21,6 +21,8 @@ from consilience.client import Step
 from consilience.engine.executors.program import record
 from consilience.engine.executors.tape import Arena, Run, placed
 from consilience.learning.batches import Pool
+from consilience.torch_internals import copy_all
+from consilience.tree import Schema
 from consilience.types import Batch, IntArray, State
 
 Pairs = Sequence[tuple[int, int]]
@@ -34,40 +36,14 @@ SIZES = 4
 
 
 @dataclass(frozen=True)
-class Form:
-    """The names, shapes and types of a State's tensors; those of one lane where lanes are stacked."""
-
-    paths: tuple[str, ...]
-    groups: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-    dtypes: tuple[torch.dtype, ...]
-
-    @classmethod
-    def of(cls, state: State) -> Form:
-        """The form of a State."""
-        flat = tree.flatten(state)
-        values = flat.values()
-        return cls(tuple(flat), tuple(state), tuple(v.shape for v in values), tuple(v.dtype for v in values))
-
-    def state(self, tensors: Sequence[Tensor]) -> State:
-        """The State of this form with these tensors (of any shapes)."""
-        return tree.unflatten(dict(zip(self.paths, tensors, strict=True)), self.groups)
-
-    def empty(self, width: int, device: torch.device) -> list[Tensor]:
-        """Memory for some lanes; on a CPU, memory that forked processes share."""
-        kinds = zip(self.shapes, self.dtypes, strict=True)
-        return [_empty((width, *shape), dtype, device) for shape, dtype in kinds]
-
-
-@dataclass(frozen=True)
 class Blueprint:
     """What decides whether a machine can be used again."""
 
     step: Step
-    carry: Form
-    varying: Form
+    carry: Schema
+    varying: Schema
     """Extras that differ between lanes."""
-    shared: Form
+    shared: Schema
     """Extras that are the same for all lanes."""
     rows: int
     """Of a batch."""
@@ -94,9 +70,9 @@ class Machine(ABC):
     def __init__(self, pool: Pool, blueprint: Blueprint, *, whole: bool = False) -> None:
         self.pool, self.blueprint = pool, blueprint
         device = pool.targets.device
-        self.carry = blueprint.carry.empty(blueprint.width, device)
-        self.varying = blueprint.varying.empty(blueprint.width, device)
-        self.shared = [value[0] for value in blueprint.shared.empty(1, device)]
+        self.carry = _memory(blueprint.carry, blueprint.width, device)
+        self.varying = _memory(blueprint.varying, blueprint.width, device)
+        self.shared = [value[0] for value in _memory(blueprint.shared, 1, device)]
         self.alone = blueprint.width == 1
         self._whole = whole
         images = any(value.ndim == CHANNELS_LAST_DIMENSIONS + 1 for value in self.carry)
@@ -184,7 +160,7 @@ class LaneProgram:
     """
 
     module: GraphModule
-    result: Form
+    result: Schema
 
     @classmethod
     def of(
@@ -193,7 +169,7 @@ class LaneProgram:
         """Record the whole step, or only what it measures; `full` says that all rows of a batch count."""
         carried, varied = len(blueprint.carry.paths), len(blueprint.varying.paths)
         work = blueprint.step if whole else blueprint.step.measure
-        forms: list[Form] = []
+        forms: list[Schema] = []
 
         def lane(
             carry: list[Tensor], varying: list[Tensor], shared: list[Tensor], raw: list[Tensor]
@@ -201,7 +177,7 @@ class LaneProgram:
             inputs, targets, weight, key = raw
             batch = Batch(pool.normalised(inputs), targets, weight, key, full)
             result = work(blueprint.carry.state(carry), batch, blueprint.extras(varying, shared))
-            forms.append(Form.of(result))
+            forms.append(Schema.of(result))
             return list(tree.flatten(result).values())
 
         def lanes(*tensors: Tensor) -> list[Tensor]:
@@ -267,7 +243,7 @@ class Plain(Machine):
 class _Placed:
     """A program, and the memory from which it reads its batch."""
 
-    def __init__(self, batch: Sequence[Tensor], run: Run, result: Form) -> None:
+    def __init__(self, batch: Sequence[Tensor], run: Run, result: Schema) -> None:
         self._batch, self._run, self._form = batch, run, result
         self._found = None if run.lasting is None else result.state(run.lasting)
 
@@ -294,7 +270,12 @@ def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs)
         written += [place.select(0, target) for _, target in pairs]
     for given, written in rows.values():
         if written:
-            torch._foreach_copy_(written, given)
+            copy_all(written, given)
+
+
+def _memory(schema: Schema, width: int, device: torch.device) -> list[Tensor]:
+    """Memory for the tensors of some lanes; on a CPU, memory that forked processes share."""
+    return [_empty((width, *shape), dtype, device) for shape, dtype in schema.kinds().values()]
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

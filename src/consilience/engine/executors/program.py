@@ -15,15 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+
+from consilience.torch_internals import (
+    draws_randomness,
+    drop_dead_code,
+    every_operation,
+    map_leaves,
+    unsafe_view,
+)
 
 _ATEN = torch.ops.aten
 _VIEWS = {
     _ATEN.detach.default,
     _ATEN.alias.default,
     _ATEN.view.default,
-    _ATEN._unsafe_view.default,
+    unsafe_view,
     _ATEN.expand.default,
     _ATEN.t.default,
     _ATEN.transpose.int,
@@ -40,19 +46,18 @@ def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
     with torch.no_grad():
         arguments = [example.detach() for example in examples]  # each an object of its own
         recorder = _Recorder(arguments)
-        with recorder:
+        with every_operation(recorder.operate):
             results = function(*arguments)
     graph = recorder.graph
     graph.output(tuple(recorder.node(result) for result in results))
-    graph.eliminate_dead_code()
+    drop_dead_code(graph)
     return GraphModule(recorder.constants, graph)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recorder:
     """Runs operations and writes them into a graph."""
 
     def __init__(self, arguments: Sequence[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()
         self.constants = torch.nn.Module()
         self._nodes: dict[int, Node] = {}
@@ -61,24 +66,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for number, argument in enumerate(arguments):
             self._know(argument, self.graph.placeholder(f"argument_{number}"))
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = function(*args, **kwargs)
-        if function in _VIEWS:
+    def operate(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation, which is written down."""
+        result = operation(*args, **kwargs)
+        if operation in _VIEWS:
             known = self._seen_before(result, self.node(args[0]))
             if known is not None:
                 self._know(result, known)
                 return result
-        _refuse(function, result)
+        _refuse(operation, result)
         # Of a tensor only the shape matters: its value need not be computed.
-        if function in _FILLS and result.is_contiguous():
+        if operation in _FILLS and result.is_contiguous():
             kind = {"dtype": result.dtype, "device": result.device}
-            size = (list(result.shape), _FILLS[function])
+            size = (list(result.shape), _FILLS[operation])
             self._know(result, self.graph.call_function(_ATEN.full.default, size, kind))
             return result
-        node = self.graph.call_function(function, *tree_map(self._named, (tuple(args), kwargs)))
+        node = self.graph.call_function(operation, *map_leaves(self._named, (args, kwargs)))
         if isinstance(result, Tensor):
             self._know(result, node)
         else:
@@ -116,12 +119,12 @@ def _layout(value: Tensor) -> tuple[object, ...]:
     return value.data_ptr(), value.dtype, value.shape, value.stride()
 
 
-def _refuse(function: Any, result: object) -> None:
+def _refuse(operation: Any, result: object) -> None:
     """A program is the same for all data: it must not depend on a number that was read out, or on chance."""
-    if torch.Tag.nondeterministic_seeded in function.tags:
-        raise RuntimeError(f"{function} draws randomness of its own; use batch.key")
+    if draws_randomness(operation):
+        raise RuntimeError(f"{operation} draws randomness of its own; use batch.key")
     if not isinstance(result, Tensor | tuple | list):
-        raise RuntimeError(f"{function}: Python code read a tensor's value, e.g. by .item()")
+        raise RuntimeError(f"{operation}: Python code read a tensor's value, e.g. by .item()")
 
 
 def _item(values: Sequence[Tensor], place: int) -> Tensor:

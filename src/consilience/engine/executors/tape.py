@@ -17,45 +17,37 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from consilience.torch_internals import (
+    QUICK,
+    has_fixed_form,
+    leaves,
+    map_nodes,
+    map_tensors,
+    to_copy,
+    writing_variant,
+    written,
+)
 
 _log = logging.getLogger(__name__)
 _ATEN = torch.ops.aten
-_QUICK: dict[Any, Callable[..., Any]] = {
-    _ATEN.add.Tensor: torch.add,
-    _ATEN.sub.Tensor: torch.sub,
-    _ATEN.mul.Tensor: torch.mul,
-    _ATEN.mul.Scalar: torch.mul,
-    _ATEN.div.Tensor: torch.div,
-    _ATEN.addcmul.default: torch.addcmul,
-    _ATEN.maximum.default: torch.maximum,
-    _ATEN.gt.Scalar: torch.gt,
-    _ATEN.where.self: torch.where,
-    _ATEN.sum.dim_IntList: torch.sum,
-    _ATEN.mm.default: torch.mm,
-    _ATEN.bmm.default: torch.bmm,
-    _ATEN.addmm.default: torch.addmm,
-    _ATEN.baddbmm.default: torch.baddbmm,
-    # those that write anyway
-    _ATEN.sub.out: torch.sub,
-    _ATEN.gt.Tensor_out: torch.gt,
-    _ATEN.copy_.default: Tensor.copy_,
-    _ATEN.add_.Tensor: Tensor.add_,
-    _ATEN.mul_.Tensor: Tensor.mul_,
-    _ATEN.addmm_.default: Tensor.addmm_,
-}
-"""Torch's Python functions, which take an `out` and half as long to call as the operations they stand for."""
 _MADE: dict[Any, Callable[..., list[Call]]] = {
     _ATEN.empty_like.default: lambda place, *_: [],
     _ATEN.new_empty.default: lambda place, *_: [],
     _ATEN.new_zeros.default: lambda place, *_: [place.zero_],
     _ATEN.full.default: lambda place, _, value: [partial(place.fill_, value)],
     _ATEN.clone.default: lambda place, value: [partial(place.copy_, value)],
-    _ATEN._to_copy.default: lambda place, value: [partial(place.copy_, value)],
+    to_copy: lambda place, value: [partial(place.copy_, value)],
     _ATEN.relu.default: lambda place, value: [partial(torch.clamp_min, value, 0, out=place)],
 }
 """What fills a place instead of operations that make tensors; a place has their type and layout already."""
+_ADDRESSED = {
+    _ATEN.as_strided_scatter.default,
+    _ATEN.as_strided_scatter.out,
+    _ATEN.as_strided_copy.default,
+    _ATEN.as_strided_copy.out,
+}
+"""Operations that count from where a tensor's memory begins."""
 
 SMALL_BYTES = 2**16
 """What may be copied to its place where its operation cannot write there."""
@@ -199,7 +191,7 @@ class _Tape:
         places: dict[Node, Any] = {}
         for number, node in enumerate(self._nodes[:-1]):
             value = self._values[node]
-            places[node] = tree_map_only(Tensor, place, value)
+            places[node] = map_tensors(place, value)
             if node.op != "call_function":
                 continue
             blocks = [self._blocks[_storage(one)] for one in _tensors(value) if _storage(one) in self._blocks]
@@ -211,7 +203,7 @@ class _Tape:
             if made:
                 calls += _into(function, args, kwargs, _tensors(places[node]))
             elif _written(node):
-                calls.append(partial(_QUICK.get(function, function), *args, **kwargs))
+                calls.append(partial(QUICK.get(function, function), *args, **kwargs))
         return calls, places
 
     def _results(self, values: dict[Node, Any]) -> tuple[Tensor, ...]:
@@ -238,12 +230,11 @@ def _into(
     """What is to be called for an operation to write its results into some places."""
     if function in _MADE:
         return _MADE[function](places[0], *args)
-    if function in _QUICK:
-        return [partial(_QUICK[function], *args, **kwargs, out=places[0])]
-    writing = _writing(function)
-    names = [] if writing is None else [one.name for one in writing._schema.arguments if one.is_out]
-    if len(names) == len(places):
-        return [partial(writing, *args, **kwargs, **dict(zip(names, places, strict=True)))]
+    if function in QUICK:
+        return [partial(QUICK[function], *args, **kwargs, out=places[0])]
+    writing = writing_variant(function)
+    if writing is not None and len(writing.places) == len(places):
+        return [partial(writing.call, *args, **kwargs, **dict(zip(writing.places, places, strict=True)))]
     if sum(place.nbytes for place in places) > SMALL_BYTES:
         raise _NoPlaceError(function)
 
@@ -254,23 +245,8 @@ def _into(
     return [copied]
 
 
-def _writing(function: Any) -> Any:
-    """The operation that writes what another one returns, if torch has one that needs no other memory."""
-
-    def wanted(operation: Any) -> list[tuple[str, str]]:
-        return [(one.name, str(one.type)) for one in operation._schema.arguments if not one.is_out]
-
-    packet = function._overloadpacket
-    for other in (getattr(packet, name) for name in packet.overloads()):
-        into = other is not function and wanted(other) == wanted(function)
-        plain = all(str(one.type) == "Tensor" for one in other._schema.arguments if one.is_out)
-        if into and plain and torch.Tag.generated not in other.tags:  # which would copy
-            return other
-    return None
-
-
 def _tensors(value: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.numel()]
+    return [leaf for leaf in leaves(value) if isinstance(leaf, Tensor) and leaf.numel()]
 
 
 def _storage(value: Tensor) -> int:
@@ -286,17 +262,15 @@ def _size(value: Tensor) -> int:
 def _refuse(node: Node, values: dict[Node, Any]) -> None:
     """Operations whose results have no form of their own, or that mean an address by a number."""
     function: Any = node.target
-    tags = getattr(function, "tags", ())
     masked = function in (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default) and any(
         one.dtype in (torch.bool, torch.uint8) for one in _tensors(_arguments(node, values)[0][1])
     )
-    addressed = str(getattr(function, "_opname", "")) in ("as_strided_scatter", "as_strided_copy")
-    if masked or addressed or torch.Tag.dynamic_output_shape in tags or torch.Tag.inplace_view in tags:
+    if masked or function in _ADDRESSED or not has_fixed_form(function):
         raise _NoPlaceError(function)
 
 
 def _arguments(node: Node, values: dict[Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    found: tuple[tuple[Any, ...], dict[str, Any]] = map_arg((node.args, node.kwargs), values.__getitem__)
+    found: tuple[tuple[Any, ...], dict[str, Any]] = map_nodes((node.args, node.kwargs), values.__getitem__)
     return found
 
 
@@ -308,9 +282,4 @@ def _called(node: Node, values: dict[Node, Any]) -> Any:
 
 def _written(node: Node) -> list[Node]:
     """The arguments that an operation changes."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return []
-    given = {one.name: value for one, value in zip(schema.arguments, node.args, strict=False)} | node.kwargs
-    changed = [one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write]
-    return [node for name in changed for node in tree_leaves(given.get(name)) if isinstance(node, Node)]
+    return [one for one in written(node.target, node.args, node.kwargs) if isinstance(one, Node)]

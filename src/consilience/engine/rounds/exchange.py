@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from consilience import sweeping, tree
-from consilience.algorithm import Algorithm, Inbox, Phase
-from consilience.client import Client, Fold
+from consilience.algorithm import Algorithm, Phase
+from consilience.client import Fold
 from consilience.engine.executors.base import Outcome
-from consilience.engine.rounds.listening import Heard, Jobs, Sent, blanked, listen, normalised
+from consilience.engine.rounds.listening import Heard, Jobs, Sent, blanked, listen
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.store import Store
 from consilience.engine.world import World
+from consilience.exchange.address import Address
 from consilience.exchange.cohort import Cohort, failed_clients, sample_clients
+from consilience.exchange.device import client_of, facts_of
+from consilience.exchange.inbox import inbox_of
 from consilience.exchange.traffic import Traffic, row_bytes, times
 from consilience.types import Booleans, IntArray, State
-
-PhaseOf = Callable[[State], Phase]
-"""The exchange of the algorithm whose swept numbers are in a State."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,6 @@ class Report:
     def has_models(self) -> bool:
         """Whether clients sent models."""
         return self.outcome is not None and "params" in self.outcome.uploads
-
-
-def phase_of(algorithm: Algorithm, round_number: int, index: int) -> PhaseOf:
-    """How to get a round's exchange of an algorithm once its swept numbers are known."""
-    return lambda swept: sweeping.join(algorithm, swept["method"]).at(round_number).phases()[index]
-
-
-def setup_of(algorithm: Algorithm, index: int) -> PhaseOf:
-    """The same for an exchange before the first round."""
-    return lambda swept: sweeping.join(algorithm, swept["method"]).setup()[index]
 
 
 @dataclass(frozen=True)
@@ -115,13 +106,23 @@ class Exchange:
     """One exchange of one algorithm in a world."""
 
     world: World
-    phase: PhaseOf
-    cached: frozenset[str]
-    """Groups of the upload that are not sent again."""
-    personal: bool
-    """Whether a client's work counts for itself, even if its upload is lost."""
-    round: int
-    """Keys all randomness."""
+    algorithm: Algorithm
+    """With holes where variants differ."""
+    address: Address
+
+    @property
+    def round(self) -> int:
+        """The round of the exchange."""
+        return self.address.round
+
+    @cached_property
+    def form(self) -> Phase:
+        """The exchange with holes for swept numbers: what it says about messages is the same for all."""
+        return self.address.phase(self.algorithm)
+
+    def phase(self, swept: State) -> Phase:
+        """The exchange of the variant whose swept numbers are in a State."""
+        return self.address.phase(sweeping.join(self.algorithm, swept["method"]))
 
     def run(self, cast: Cast, hub: State, store: Store, mailbox: Mailbox | None = None) -> Report:
         """Carry it out.
@@ -139,11 +140,11 @@ class Exchange:
             (index, client)
             for index, clients in enumerate(cast.sampled)
             for client in clients
-            if world.graph or self.personal or client not in cast.failed[index]
+            if world.graph or self.algorithm.evaluated() == "client" or client not in cast.failed[index]
         )
         down = self._broadcast(hub)
-        phase = self._any_phase()
-        down_bytes = {} if world.graph else row_bytes(down, phase.known)
+        asked = {group: params for group, params in down.items() if group not in self.form.known}
+        down_bytes = {} if world.graph else row_bytes(asked)
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
             traffic = tuple(Traffic(down=count) for count in received)
@@ -153,10 +154,10 @@ class Exchange:
         cohort = world.cohort(jobs, self.round)
         outcome = self._work(cohort, given, store, replicas * world.population + clients)
         sent = Sent(outcome, jobs, outcome.arrived.cpu().numpy(), cast.failed)
-        up_bytes = row_bytes(outcome.uploads, self.cached)
+        up_bytes = row_bytes(self.form.travelling(outcome.uploads))
         heard: Heard | None = None
         if world.graph:
-            heard = listen(world, self.round, sent, mailbox, flooded=phase.flooded)
+            heard = listen(world, self.round, sent, mailbox, flooded=self.form.flooded)
             hub, mailbox = self._combine_on_graph(hub, heard), heard.mailbox
             traffic = tuple(
                 Traffic(times(went, up_bytes), times(came, up_bytes), went if up_bytes else 0)
@@ -210,17 +211,13 @@ class Exchange:
                 to[replica * nodes + host].append(row)
         flat = tree.reshape_leading(hub, 2, len(to))
         hub = tree.reshape_leading(self._combine_apart(flat, sent, to), 1, *world.hub_shape)
-        up_bytes = row_bytes(outcome.uploads, self.cached)
+        up_bytes = row_bytes(self.form.travelling(outcome.uploads))
         traffic = tuple(
             Traffic(times(int(out), up_bytes), times(int(into), up_bytes), int(out) if up_bytes else 0)
             for out, into in zip(went, came, strict=True)
         )
         rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
         return Report(hub, None, None, outcome, jobs, traffic, cast.failed, rejected)
-
-    def _any_phase(self) -> Phase:
-        """The exchange of some replica; what is the same in all can be asked of it."""
-        return self.phase(tree.index(self.world.numbers, 0))
 
     def _populations(self) -> Tensor:
         """[replicas] how many clients have data."""
@@ -250,37 +247,18 @@ class Exchange:
         """
         world = self.world
         replicas = torch.tensor([job.replica for job in cohort.jobs], device=world.device)
-        samples = cohort.column(cohort.samples(), world.pool.dtype)
-        decayed = [world.work.lr_decay**self.round] * len(cohort.jobs)
-        facts = {
-            "client": {
-                "samples": samples,
-                "steps": cohort.column(cohort.steps(), world.pool.dtype),
-                "key": cohort.keys(),
-                "decay": cohort.column(decayed, world.pool.dtype),
-            }
-        }
 
-        def work(fold: Fold, states: Sequence[State]) -> tuple[State, State]:
-            swept, fact, message, memory = states
+        def work(algorithm: Algorithm, fold: Fold, states: Sequence[State]) -> tuple[State, State]:
+            swept, facts, message, memory = states
             solver = sweeping.join(world.solver, swept["solver"])
-            if world.work.lr_decay != 1:
-                solver = sweeping.replace(solver, {"lr": solver.lr * fact["client"]["decay"]})
-            client = Client(
-                task=world.task,
-                solver=solver,
-                samples=fact["client"]["samples"],
-                steps=fact["client"]["steps"],
-                epochs=world.work.epochs or 0,
-                fold=fold,
-                key=fact["client"]["key"],
-                peer=world.graph,
-                clip=world.work.clip,
-            )
-            return self.phase(swept).local(client, message, memory)
+            client = client_of(world.task, solver, world.work, facts, fold, peer=world.graph)
+            phase = self.address.phase(sweeping.join(algorithm, swept["method"]))
+            return phase.local(client, message, memory)
 
-        states = [world.numbers_of(replicas), facts, given, store.load(rows)]
-        outcome = world.executor.clients(cohort, work, states)
+        states = [world.numbers_of(replicas), facts_of(cohort, world.pool.dtype), given, store.load(rows)]
+        outcome = world.executor.clients(
+            cohort, partial(work, self.algorithm), states, partial(work, self.algorithm.quick())
+        )
         keep = outcome.arrived.nonzero().squeeze(1)
         store.save(rows[keep.cpu().numpy()], tree.index(outcome.memories, keep))
         return outcome
@@ -301,50 +279,60 @@ class Exchange:
         for number, rows in enumerate(heard):
             jobs = [sent.jobs[row] for row in rows]
             sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in jobs]
-        messages = blanked(tree.map_leaves(lambda v: v[place], sent.outcome.uploads), sizes > 0, world.device)
-        weights = normalised(sizes)
+        uploads = self._public(sent.outcome.uploads)
+        messages = blanked(tree.map_leaves(lambda v: v[place], uploads), sizes > 0, world.device)
         replicas = torch.arange(len(heard), device=world.device) // (len(heard) // len(world.replicas))
 
-        def combine(swept: State, old: State, uploads: State, given: State) -> State:
-            share = given["share"]
-            inbox = Inbox(uploads, share["weights"], share["weights"], None, share["population"])
+        def combine(swept: State, old: State, heard: State, given: State) -> State:
+            facts = given["facts"]
+            inbox = inbox_of(heard, facts["samples"], facts["population"])
             return self.phase(swept).combine(old, inbox)
 
         given = {
-            "share": {
-                "weights": torch.from_numpy(weights).to(world.device),
+            "facts": {
+                "samples": torch.from_numpy(sizes).to(world.device),
                 "population": self._populations()[replicas],
             }
         }
         new = world.executor.map(combine, (0, 0, 0, 0), world.numbers_of(replicas), hub, messages, given)
-        return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
+        return _keep_where_nothing_was_heard(hub, new, sizes.sum(-1) > 0, world.device)
+
+    def _public(self, uploads: State) -> State:
+        """What others than the sender may see."""
+        return {group: params for group, params in uploads.items() if group not in self.form.private}
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
         """Every node combines what it heard."""
         world = self.world
         replicas, nodes = len(world.replicas), world.population
-        weights, peers = heard.weights, heard.peers
         given = {
-            "share": {
-                "weights": torch.from_numpy(weights).to(world.device),
-                "peers": torch.from_numpy(peers).to(world.device),
+            "facts": {
+                "samples": torch.from_numpy(heard.samples).to(world.device),
+                "itself": torch.eye(nodes, device=world.device).expand(replicas, nodes, nodes),
                 "mixing": torch.from_numpy(heard.mixing).to(world.device),
                 "population": self._populations()[:, None].expand(replicas, nodes),
             }
         }
 
         def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
+            messages = self._public(uploads)
+
             def of_node(old: State, own: State, row: State) -> State:
-                share = row["share"]
-                inbox = Inbox(
-                    uploads, share["weights"], share["peers"], own, share["population"], share["mixing"]
+                facts = row["facts"]
+                inbox = inbox_of(
+                    messages,
+                    facts["samples"],
+                    facts["population"],
+                    own=own,
+                    itself=facts["itself"],
+                    mixing=facts["mixing"],
                 )
                 return self.phase(swept).combine(old, inbox)
 
             return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
 
         new = world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given)
-        return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
+        return _keep_where_nothing_was_heard(hub, new, heard.samples.sum(-1) > 0, world.device)
 
 
 def _keep_where_nothing_was_heard(old: State, new: State, heard: Booleans, device: torch.device) -> State:

@@ -50,10 +50,8 @@ class Heard:
     """[replicas, nodes, ...] by sender."""
     who: Booleans
     """[replicas, receivers, senders]"""
-    weights: Floats
-    """The same: shares of the data of those heard."""
-    peers: Floats
-    """The same without the node itself."""
+    samples: Floats
+    """The same: how many samples each sender has; 0 for one that was not heard."""
     mixing: Floats
     """The same: Metropolis-Hastings weights."""
     sent: list[int]
@@ -61,6 +59,12 @@ class Heard:
     received: list[int]
     """Those of them that arrived."""
     mailbox: Mailbox | None
+
+    @property
+    def weights(self) -> Floats:
+        """[replicas, receivers, senders] shares of the data of those heard; all 0 where nobody was."""
+        total = self.samples.sum(-1, keepdims=True)
+        return np.asarray(self.samples / np.where(total > 0, total, 1), dtype=np.float64)
 
 
 def listen(world: World, round_number: int, sent: Sent, mailbox: Mailbox | None, *, flooded: bool) -> Heard:
@@ -116,8 +120,7 @@ def listen(world: World, round_number: int, sent: Sent, mailbox: Mailbox | None,
     return Heard(
         messages=blanked(messages, sound, world.device),
         who=heard,
-        weights=normalised(sizes),
-        peers=normalised(sizes * (1 - np.eye(nodes))),
+        samples=sizes,
         mixing=np.stack([_mixing(*given) for given in zip(links, heard, world.sizes() > 0, strict=True)]),
         sent=counts[0],
         received=counts[1],
@@ -149,9 +152,3 @@ def blanked(messages: State, present: Booleans, device: torch.device) -> State:
         return messages
     blank = tree.map_leaves(torch.zeros_like, messages)
     return tree.where(torch.from_numpy(present).to(device), messages, blank)
-
-
-def normalised(sizes: Floats) -> Floats:
-    """Shares of the last axis; all 0 where all are."""
-    total = sizes.sum(-1, keepdims=True)
-    return np.asarray(sizes / np.where(total > 0, total, 1), dtype=np.float64)

@@ -13,12 +13,13 @@ import torch
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm
 from consilience.engine.rounds.evaluation import Scored, score_on_own_data, score_on_test
-from consilience.engine.rounds.exchange import Cast, Exchange, Report, cohort_of, everyone, phase_of, setup_of
+from consilience.engine.rounds.exchange import Cast, Exchange, Report, cohort_of, everyone
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
 from consilience.engine.rounds.store import Store
 from consilience.engine.world import World
+from consilience.exchange.address import Address
 from consilience.exchange.traffic import Traffic
 from consilience.types import IntArray, State
 
@@ -87,6 +88,16 @@ class Simulation:
 
         return self.world.executor.map(one, (0, 0), swept, self.world.initial_models(rows))
 
+    @property
+    def _own_models(self) -> bool:
+        """Whether every client is evaluated with a model of its own."""
+        return self.algorithm.evaluated() == "client"
+
+    @property
+    def _both_models(self) -> bool:
+        """Whether clients have models of their own beside the hubs'."""
+        return self.algorithm.evaluated() == "both"
+
     def _whole(self, swept: State) -> Algorithm:
         return sweeping.join(self.algorithm, swept["method"])
 
@@ -99,23 +110,16 @@ class Simulation:
         """
         start = time.perf_counter()
         world = self.world
-        in_force = self._whole(tree.index(world.numbers, 0)).at(self.round)
         exchanges = [
-            Exchange(
-                world,
-                phase_of(self.algorithm, self.round, index),
-                in_force.cached,
-                in_force.personal,
-                self.round,
-            )
-            for index in range(len(in_force.phases()))
+            Exchange(world, self.algorithm, Address(self.round, index))
+            for index in range(len(self.algorithm.at(self.round).phases()))
         ]
         self._welcome_back()
         reports = self._set_up() if self.round == 0 else []
         heard: Heard | None = None
-        for one, phase in zip(exchanges, in_force.phases(), strict=True):
+        for one in exchanges:
             cast = cohort_of(world, self.round)
-            reports.append(self._run_replies(one, cast, heard) if phase.replies else self._run(one, cast))
+            reports.append(self._run_replies(one, cast, heard) if one.form.replies else self._run(one, cast))
             heard = reports[-1].heard
         traffic = tuple(Traffic() for _ in world.replicas)
         for report in reports:
@@ -149,7 +153,7 @@ class Simulation:
             if clients:
                 LOG.warning(
                     "%s, seed %d, round %d: rejected the uploads of clients %s",
-                    self.algorithm.name,
+                    self.algorithm.label,
                     self.world.replicas[replica].seed,
                     self.round + 1,
                     ", ".join(map(str, sorted(clients))),
@@ -157,10 +161,9 @@ class Simulation:
 
     def _set_up(self) -> list[Report]:
         """The exchanges before the first round, with everyone."""
-        phases = [setup_of(self.algorithm, index) for index in range(len(self.algorithm.setup()))]
+        addresses = [Address(0, index, setup=True) for index in range(len(self.algorithm.setup()))]
         return [
-            self._run(Exchange(self.world, p, frozenset(), self.algorithm.personal, 0), everyone(self.world))
-            for p in phases
+            self._run(Exchange(self.world, self.algorithm, one), everyone(self.world)) for one in addresses
         ]
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
@@ -200,7 +203,7 @@ class Simulation:
             return [
                 (r, node) for r in range(len(self.world.replicas)) for node in range(self.world.population)
             ]
-        if self.algorithm.personal:
+        if self._own_models:
             return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
         return [(r, 0) for r in range(len(self.world.replicas))]
 
@@ -211,7 +214,7 @@ class Simulation:
         )
         hubs = tree.map_leaves(lambda v: v[replicas, clients] if self.world.graph else v[replicas], self.hub)
         memory: State = {}
-        if self.algorithm.personal or own:
+        if self._own_models or own:
             memory = self.store.load([r * self.world.population + client for r, client in rows])
 
         def model(swept: State, hub: State, memory: State) -> State:
@@ -228,7 +231,7 @@ class Simulation:
     def _score(self, report: Report | None) -> list[Scored]:
         """All evaluations of a round; with a report, also of what peers had before they heard others."""
         rows = self.evaluated()
-        many = self.world.graph or self.algorithm.personal
+        many = self.world.graph or self._own_models
         scored = [self._on_test("", rows, lambda chosen: self.models(rows[chosen]), many=many)]
         if self.world.graph and report is not None and report.outcome is not None:
             uploads, sound = report.outcome.uploads, report.outcome.arrived.nonzero().squeeze(1)
@@ -237,7 +240,7 @@ class Simulation:
             scored.append(
                 self._on_test("trained_", trained_rows, lambda c: tree.index(models, sound[c]), many=True)
             )
-        if self.algorithm.personalised:
+        if self._both_models:
             everyone = self._everyone()
             found = [
                 score_on_own_data(self.world, self.models(everyone[some], own=True), everyone[some])
@@ -277,11 +280,11 @@ class Simulation:
             some = everyone[chunk]
             models = self.models(some)
             own = score_on_own_data(self.world, models, some)
-            alone = self.world.graph or self.algorithm.personal
+            alone = self.world.graph or self._own_models
             test = score_on_test(self.world, models, some) if alone else None
             personal = (
                 score_on_own_data(self.world, self.models(some, own=True), some)
-                if self.algorithm.personalised
+                if self._both_models
                 else None
             )
             for i, (replica, client) in enumerate(some):

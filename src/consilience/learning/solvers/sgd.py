@@ -11,7 +11,8 @@ from torch import Tensor
 from consilience import tree
 from consilience.errors import UserError
 from consilience.learning.solvers.base import Solver
-from consilience.sweeping import check_non_negative, is_zero
+from consilience.sweeping import check_non_negative, is_swept, is_zero
+from consilience.torch_internals import fused_sgd
 from consilience.types import Number, Params, State
 
 
@@ -31,7 +32,7 @@ class SGD(Solver):
         check_non_negative(self, "lr", "momentum", "weight_decay")
         if self.nesterov and self.momentum == 0:
             raise UserError("solver sgd: nesterov needs a momentum above 0")
-        if not isinstance(self.momentum, Tensor) and self.momentum >= 1:
+        if not is_swept(self.momentum) and self.momentum >= 1:
             raise UserError(f"solver sgd: momentum must be below 1, not {self.momentum}")
 
     def init(self, params: Params) -> State:
@@ -51,7 +52,7 @@ class SGD(Solver):
         if any(isinstance(number, Tensor) for number in (self.lr, self.momentum, self.weight_decay)):
             super().update_in_place(params, grads, state)
             return
-        torch._fused_sgd_(
+        fused_sgd(
             list(params.values()),
             [_laid_out_as(value, grads[name]) for name, value in params.items()],
             [state["velocity"][name] for name in params] if "velocity" in state else [],

@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from consilience.data.dataset import Dataset
-from consilience.data.formats import Bytes, Labels, parse_labels
+from consilience.data.sets.arrays import Bytes, Labels, parse_labels
+from consilience.data.sets.base import Source
 from consilience.data.storage import blame, missing
 from consilience.errors import UserError
 
@@ -22,27 +24,45 @@ CLASSES = 62
 SHAPE = (1, 28, 28)
 
 
-def locate_femnist(root: Path) -> Path | None:
+ADVICE = (
+    "femnist is not published as one file: in data/femnist of a clone of "
+    "https://github.com/TalwalkarLab/leaf run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample`, "
+    "then copy data/train and data/test from there to {folder}"
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Femnist(Source):
+    """FEMNIST with the number of its writer for every row."""
+
+    def present(self, root: Path) -> bool:
+        return _locate(root) is not None
+
+    def read(self, root: Path) -> Dataset:
+        place = _locate(root)
+        if place is None:
+            folder = root / "femnist"
+            raise missing("femnist", folder / "femnist-*.npz", folder / "train" / "*.json")
+        if place.is_dir():
+            return _read_leaf(place)
+        rivals = _packed(place.parent)
+        if len(rivals) > 1:
+            names = ", ".join(path.name for path in rivals)
+            raise UserError(f"femnist: {place.parent} holds {len(rivals)} packed files ({names}); keep one")
+        return _read_packed(place)
+
+    def advice(self, root: Path) -> str:
+        return ADVICE.format(folder=root / "femnist")
+
+
+def _locate(root: Path) -> Path | None:
     """The packed file in `femnist/` or at the top of the data directory, or the folder of LEAF's files."""
     folder = root / "femnist"
     packed = [*_packed(folder), *_packed(root)]
     if packed:
         return packed[0]
     return folder if any((folder / "train").glob("*.json")) else None
-
-
-def read_femnist(root: Path) -> Dataset:
-    """FEMNIST with the number of its writer for every row."""
-    place = locate_femnist(root)
-    if place is None:
-        raise missing("femnist", root / "femnist" / "femnist-*.npz", root / "femnist" / "train" / "*.json")
-    if place.is_dir():
-        return _read_leaf(place)
-    rivals = _packed(place.parent)
-    if len(rivals) > 1:
-        names = ", ".join(path.name for path in rivals)
-        raise UserError(f"femnist: {place.parent} holds {len(rivals)} packed files ({names}); keep one")
-    return _read_packed(place)
 
 
 def _packed(folder: Path) -> list[Path]:
@@ -118,3 +138,14 @@ def _leaf_users(content: dict[str, Any]) -> Iterator[tuple[str, Bytes, Labels]]:
             raise ValueError(f"user {user} has pixels outside [0, 1]")
         pixels = np.rint(255 * values).astype(np.uint8).reshape(-1, *SHAPE)
         yield user, pixels, parse_labels(np.asarray(rows["y"], np.int64), CLASSES)
+
+
+FEMNIST = Femnist(
+    name="femnist",
+    description="Handwritten digits and letters by writer, as LEAF prepares them",
+    classes=CLASSES,
+    shape=SHAPE,
+    training_rows=None,
+    test_rows=None,
+    licence="Caldas et al. 2018 (LEAF), from NIST Special Database 19",
+)

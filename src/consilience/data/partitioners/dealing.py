@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
-from consilience.data.partition import Labels, Rows
+from consilience.data.partitioners.base import Labels, Rows
 from consilience.errors import UserError
 
 Numbers: TypeAlias = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Residual networks for small images."""
+"""ResNet-50 for small images."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ResNet50Cifar(ModelSpec):
 
     name: ClassVar[str] = "resnet50-cifar"
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Classifier:
+    def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
         """Every image size works: the last stage is averaged."""
         layers = [*_normalised(image_channels(self.name, shape), 64, 3), nn.ReLU()]
         channels = 64
@@ -70,4 +70,4 @@ class ResNet50Cifar(ModelSpec):
                 layers.append(Bottleneck(channels, width, stride if block == 0 else 1))
                 channels = width * _EXPANSION
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), *projection_layers(channels)]
-        return Classifier(nn.Sequential(*layers), nn.Linear(PROJECTION_SIZE, classes))
+        return Classifier(nn.Sequential(*layers), nn.Linear(PROJECTION_SIZE, outputs))

@@ -1,0 +1,29 @@
+"""Clients that are all alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.random import Generator
+
+from consilience.data.partitioners.base import Labels, Partitioner, Rows
+
+
+@final
+@dataclass(frozen=True)
+class Iid(Partitioner):
+    """Equal shares of a random permutation; `stratified`: equal shares of every class."""
+
+    name: ClassVar[str] = "iid"
+
+    stratified: bool = False
+
+    def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
+        """Deal sizes that differ by at most one; stratified, class counts do so too."""
+        rows = rng.permutation(len(labels))
+        if not self.stratified:
+            return np.array_split(rows, clients)
+        by_class = rows[np.argsort(labels[rows], kind="stable")]
+        return [by_class[client::clients] for client in range(clients)]

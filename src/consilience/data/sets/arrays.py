@@ -1,0 +1,31 @@
+"""What files are read into: the bytes of images and the numbers of their classes."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+Split = tuple[Bytes, Labels]
+
+ARRAYS = ("inputs", "targets", "test_inputs", "test_targets")
+"""The arrays of a whole data set in one NumPy archive."""
+
+
+def parse_labels(labels: npt.NDArray[Any], classes: int, first: int = 0) -> Labels:
+    """Published labels, counted from 0; a label outside the classes is a ValueError."""
+    shifted = labels.astype(np.int64) - first
+    if len(shifted) and not (shifted.min() >= 0 and shifted.max() < classes):
+        low, high = labels.min(), labels.max()
+        raise ValueError(f"labels go from {low} to {high}, expected {first} to {first + classes - 1}")
+    return shifted
+
+
+def read_arrays(file: IO[bytes]) -> tuple[Split, Split]:
+    """The training and the test split of a data set in one NumPy archive."""
+    with np.load(file, allow_pickle=False) as archive:
+        inputs, targets, test_inputs, test_targets = (archive[key] for key in ARRAYS)
+    return (inputs, targets), (test_inputs, test_targets)

@@ -1,0 +1,68 @@
+"""What the messages of an exchange look like, found by a dry run and not from messages themselves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from consilience.algorithm import Algorithm, Phase
+from consilience.exchange.cohort import LocalWork
+from consilience.exchange.device import FACTS, client_of, idle
+from consilience.learning.solvers import Solver
+from consilience.learning.task import Task
+from consilience.tree import Schema
+from consilience.types import State
+
+
+class Exchanged(NamedTuple):
+    """The schemas of one exchange."""
+
+    download: Schema
+    """What a hub broadcasts."""
+    upload: Schema
+    """What a client gives: all groups that are combined, and its private ones."""
+    memory: Schema
+    """What the client remembers afterwards."""
+
+    def message(self, phase: Phase) -> Schema:
+        """What a hub combines of an upload, once it was received: all but the private groups."""
+        return self.upload.without(phase.private)
+
+
+def schemas_of(
+    algorithm: Algorithm,
+    task: Task,
+    solver: Solver,
+    work: LocalWork,
+    model: State,
+    *,
+    peer: bool,
+    setup: bool = False,
+) -> tuple[Exchanged, ...]:
+    """The schemas of the exchanges of a round, or of those before the first round.
+
+    A client is run over no data at all, which costs next to nothing and gives messages of the right form.
+
+    Args:
+        algorithm: The method in force in the round.
+        task: The model's architecture and the problem.
+        solver: The local optimiser.
+        work: How much clients train.
+        model: Some model, `params` and `buffers`, on the device that is wanted.
+        peer: Whether clients are nodes of a graph.
+        setup: Whether the exchanges before the first round are meant.
+    """
+    quick = algorithm.quick()
+    one = torch.ones((), dtype=task.dtype, device=next(iter(model["params"].values())).device)
+    facts = {FACTS: {"samples": one, "steps": one, "decay": one, "key": torch.zeros_like(one).long()}}
+    client = client_of(task, solver, work, facts, idle, peer=peer)
+    hub, memory, link = quick.init_hub(model), quick.init_memory(model), quick.init_link(model)
+    found: list[Exchanged] = []
+    heard: State = {}
+    for phase in quick.setup() if setup else quick.phases():
+        down = heard if phase.replies else phase.broadcast(hub)
+        upload, after = phase.local(client, down, link if phase.replies else memory)
+        found.append(Exchanged(Schema.of(down), Schema.of(upload), Schema.of(after)))
+        heard = upload
+    return tuple(found)

@@ -1,0 +1,283 @@
+"""Everything of torch that this library uses though torch does not promise it.
+
+It is here and nowhere else, so that a new release of torch is a matter of one file. Every entry says what is
+relied on and what torch promises, and the tests in `tests/torch_internals` compare each with what torch
+documents, so that a change there is noticed by name and not by wrong numbers. What is called at every step is
+an alias: a function of ours around it would cost as much as the smaller kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.func import functional_call
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+_ATEN = torch.ops.aten
+
+# Operations, as they are on their way to torch's kernels
+
+
+Operate = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Gives the result of an operation on some arguments."""
+
+
+def every_operation(operate: Operate) -> AbstractContextManager[object]:
+    """Within it, every operation that reaches torch's kernels is left to a function.
+
+    Those that the function itself calls are not.
+
+    Relied on: those of backward passes and those that write arrive, too. Transforms of `torch.func` are done
+    by then: tensors are plain ones, with the axis of a `vmap`. A tensor that somebody holds is the same
+    object each time, and what a backward pass keeps of a result comes as a view of that result.
+    Promised: the notes on extending torch name the class; its module is private.
+    """
+    return _Mode(operate)
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, operate: Operate) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operate = operate
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.operate(function, tuple(args), kwargs or {})
+
+
+unsafe_view = _ATEN._unsafe_view.default
+"""What `matmul` and `reshape` call for a view that nobody else has.
+
+Relied on: it computes nothing and its result lies where its argument does. Promised: nothing.
+"""
+
+to_copy = _ATEN._to_copy.default
+"""What `Tensor.to` calls for a copy of another type, layout or device.
+
+Relied on: `copy_` of its first argument does the same to memory of the result's kind. Promised: nothing.
+"""
+
+QUICK: Mapping[Any, Callable[..., Any]] = {
+    _ATEN.add.Tensor: torch.add,
+    _ATEN.sub.Tensor: torch.sub,
+    _ATEN.mul.Tensor: torch.mul,
+    _ATEN.mul.Scalar: torch.mul,
+    _ATEN.div.Tensor: torch.div,
+    _ATEN.addcmul.default: torch.addcmul,
+    _ATEN.maximum.default: torch.maximum,
+    _ATEN.gt.Scalar: torch.gt,
+    _ATEN.where.self: torch.where,
+    _ATEN.sum.dim_IntList: torch.sum,
+    _ATEN.mm.default: torch.mm,
+    _ATEN.bmm.default: torch.bmm,
+    _ATEN.addmm.default: torch.addmm,
+    _ATEN.baddbmm.default: torch.baddbmm,
+    # those that write anyway
+    _ATEN.sub.out: torch.sub,
+    _ATEN.gt.Tensor_out: torch.gt,
+    _ATEN.copy_.default: Tensor.copy_,
+    _ATEN.add_.Tensor: Tensor.add_,
+    _ATEN.mul_.Tensor: Tensor.mul_,
+    _ATEN.addmm_.default: Tensor.addmm_,
+}
+"""Torch's Python functions, which take half as long to call as the operations they stand for.
+
+Relied on: they take an operation's arguments as it does, and an `out` unless it writes anyway. Promised: the
+functions are documented, that they are these operations is not, nor the `out` of `torch.sum`.
+"""
+
+
+def draws_randomness(operation: object) -> bool:
+    """Whether an operation draws from torch's generators.
+
+    Relied on: it then has the tag. Promised: the meaning of `torch.Tag`, not which operations have which.
+    """
+    return torch.Tag.nondeterministic_seeded in _tags(operation)
+
+
+def has_fixed_form(operation: object) -> bool:
+    """Whether results have shapes that follow from those of the arguments, which keep their own.
+
+    Relied on and promised: as for `draws_randomness`.
+    """
+    return _tags(operation).isdisjoint((torch.Tag.dynamic_output_shape, torch.Tag.inplace_view))
+
+
+def _tags(operation: object) -> set[torch.Tag]:
+    return set(getattr(operation, "tags", ()))
+
+
+def written(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """What a call changes: the leaves of those arguments that an operation writes to.
+
+    Other functions than torch's operations change nothing here.
+
+    Relied on: schemas name all arguments in the order in which they are taken, and say of each that is
+    written to, `out` among them, that it is. Promised: the notation of schemas, not a way to read them.
+    """
+    if not isinstance(function, OpOverload):
+        return []
+    arguments = function._schema.arguments
+    given = {one.name: value for one, value in zip(arguments, args, strict=False)} | dict(kwargs)
+    changed = [one.name for one in arguments if one.alias_info is not None and one.alias_info.is_write]
+    return [leaf for name in changed for leaf in leaves(given.get(name))]
+
+
+class Writing(NamedTuple):
+    """An operation that takes the places of its results as arguments."""
+
+    call: Callable[..., Any]
+    places: tuple[str, ...]
+    """The names of those arguments, in the order of the results."""
+
+
+def writing_variant(operation: Any) -> Writing | None:
+    """The operation that writes what another one returns, if torch has one that needs no other memory.
+
+    Relied on: overloads of one name that take the same other arguments compute the same, and those without
+    the tag `generated`, which means a copy, write straight into their places. Promised: nothing.
+    """
+
+    def wanted(other: Any) -> list[tuple[str, str]]:
+        return [(one.name, str(one.type)) for one in other._schema.arguments if not one.is_out]
+
+    packet = operation._overloadpacket
+    for other in (getattr(packet, name) for name in packet.overloads()):
+        outs = [one for one in other._schema.arguments if one.is_out]
+        plain = all(str(one.type) == "Tensor" for one in outs)
+        direct = torch.Tag.generated not in _tags(other)
+        if other is not operation and wanted(other) == wanted(operation) and plain and direct:
+            return Writing(other, tuple(one.name for one in outs))
+    return None
+
+
+# Graphs of operations, and nested values
+
+leaves = tree_leaves
+"""All that lies in nested tuples, lists and dicts, in order.
+
+Relied on: those of `torch.fx` are opened too. Promised: nothing, the module is private.
+"""
+
+map_leaves = tree_map
+"""A function of every leaf, in the same nesting. Relied on and promised: as for `leaves`."""
+
+map_nodes = map_arg
+"""Arguments of a node of a graph with a function's values in place of the nodes among them.
+
+Relied on: values need not be what a graph can hold. Promised: that the function stays, as `torch.fx` marks
+it, though no page describes it.
+"""
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """The value with a function of every tensor in it. Relied on and promised: as for `leaves`."""
+    return tree_map_only(Tensor, function, value)
+
+
+def drop_dead_code(graph: Graph) -> None:
+    """Take operations out of a graph whose results nobody reads, but for those that write.
+
+    Relied on: what schemas say about writing, as for `written`. Promised: `eliminate_dead_code` leaves what
+    it is told to leave, and is not sound for operations that write unless it is told.
+    """
+
+    def stays(node: Node) -> bool:
+        return node.is_impure() or bool(written(node.target, node.args, node.kwargs))
+
+    graph.eliminate_dead_code(stays)
+
+
+# Kernels
+
+fused_sgd = torch._fused_sgd_
+"""One step of `torch.optim.SGD`, written over parameters and velocities in one pass over memory.
+
+Relied on: with a dampening of 0 and velocities from the start (or none, without momentum) it does what
+`torch.optim.SGD` does; numbers are taken in the order of memory, so that tensors which belong together must
+lie alike. Promised: what `torch.optim.SGD(fused=True)` does, which calls it.
+"""
+
+copy_all = torch._foreach_copy_
+"""`copy_` for every tensor of a list, from another list. Promised: nothing."""
+
+
+def batch_normalised(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch normalised, and the mean and one over the standard deviation of each channel.
+
+    Relied on: it is `F.batch_norm` in training, can be differentiated, and of rounded images gives mean and
+    deviation in the type of the weights.
+    Promised: nothing, though the name has no underscore.
+    """
+    return torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+
+
+def autocast_type(device: str) -> torch.dtype | None:
+    """The type that autocast rounds to on a kind of device, or None outside of it.
+
+    Relied on: both functions ask about the innermost `torch.autocast`. Promised: nothing.
+    """
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+cudnn_flags = torch.backends.cudnn.flags
+"""Sets what `torch.backends.cudnn` documents, within a `with`, and sets it back. Promised: nothing."""
+
+
+@contextmanager
+def memory_left_as_it_is() -> Iterator[None]:
+    """Within it, deterministic algorithms do not fill new memory first; afterwards the setting is as before.
+
+    Relied on and promised: `torch.utils.deterministic.fill_uninitialized_memory` can be set. It is a property
+    of a module, of which type checkers know nothing.
+    """
+    memory: Any = torch.utils.deterministic
+    before = memory.fill_uninitialized_memory
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        memory.fill_uninitialized_memory = before
+
+
+# Modules
+
+BatchNorm = _BatchNorm
+"""What all of torch's batch normalisations are, and no other of its layers. Promised: nothing."""
+
+
+def called(
+    module: nn.Module, tensors: Mapping[str, Tensor], *inputs: Tensor
+) -> tuple[Any, dict[str, Tensor]]:
+    """What a module gives with some tensors in place of its own, and these tensors after the call.
+
+    The module keeps its own, and the caller's dict stays as it is.
+
+    Relied on: buffers that the module assigns anew come back, whatever they are called and even if they are
+    not persistent. Promised: by an example in the notes on `torch.func.functional_call`.
+    """
+    after = dict(tensors)
+    result = functional_call(module, after, inputs, tie_weights=False)
+    return result, after
+
+
+def recast(kind: type[Layer], plain: nn.Module) -> Layer:
+    """The same layer, with the same parameters, buffers and hooks, as one of a subclass.
+
+    Relied on: a module's `__dict__` is all there is to it. Promised: nothing.
+    """
+    layer = kind.__new__(kind)
+    layer.__dict__.update(plain.__dict__)
+    return layer

@@ -1,0 +1,111 @@
+"""Kernels and settings that torch does not document, beside those that it does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from consilience import torch_internals as internals
+
+
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_the_fused_step_is_torchs_sgd(momentum, nesterov, decay, device, same):
+    images = torch.randn(5, 3, 3, 3).contiguous(memory_format=torch.channels_last)
+    shapes = [torch.randn(()), torch.randn(7), torch.randn(1, 13), torch.randn(300, 11), images]
+    params = [value.double().to(device) for value in shapes]
+    public = [nn.Parameter(value.clone()) for value in params]
+    velocity = [torch.zeros_like(value) for value in params] if momentum else []
+    options = {"lr": 0.1, "momentum": momentum, "weight_decay": decay, "nesterov": nesterov}
+    solver = torch.optim.SGD(public, **options, fused=False, foreach=False)
+    for _ in range(3):
+        for parameter in public:
+            parameter.grad = torch.randn_like(parameter)
+        internals.fused_sgd(
+            params,
+            [parameter.grad for parameter in public],
+            velocity,
+            **options,
+            dampening=0.0,
+            maximize=False,
+            is_first_step=False,
+        )
+        solver.step()
+    for value, parameter in zip(params, public, strict=True):
+        same(value, parameter.detach(), f"_fused_sgd_ is not torch.optim.SGD for {tuple(value.shape)}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+def test_copying_all_is_copying_each(dtype, device, same):
+    sources = [(3 * torch.randn(5, 4, device=device)).to(dtype)[1:, ::2], torch.zeros(7).to(device, dtype)]
+    places = [torch.ones(2, 4, device=device).to(dtype).T, torch.ones(9).to(device, dtype)[1:8]]
+    internals.copy_all(places, sources)
+    for place, source in zip(places, sources, strict=True):
+        same(place, source, "_foreach_copy_ does not copy", rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
+)
+def test_a_normalised_batch_comes_with_its_statistics(dtype, tolerance, device, same):
+    x = (3 + 2 * torch.randn(6, 3, 4, 5, device=device)).to(dtype)
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    weight, bias = torch.randn(2, 3, device=device, dtype=exact)
+    found, mean, inverse = internals.batch_normalised(x, weight, bias, 1e-3)
+    wanted = F.batch_norm(x.to(exact), None, None, weight, bias, training=True, eps=1e-3)
+    same(found, wanted.to(dtype), "native_batch_norm is not F.batch_norm", rtol=tolerance, atol=tolerance)
+    variance, centre = torch.var_mean(x.to(exact), (0, 2, 3), correction=0)
+    near = {"rtol": min(tolerance, 1e-4), "atol": min(tolerance, 1e-4)}
+    same(mean, centre, "native_batch_norm gives no mean in full precision", **near)
+    same(inverse, (variance + 1e-3).rsqrt(), "native_batch_norm gives no inverse deviation", **near)
+
+
+def test_a_normalised_batch_can_be_differentiated(device, same):
+    given = [torch.randn(6, 3, 4, device=device).double(), *torch.randn(2, 3, device=device).double()]
+
+    def ours(*given: torch.Tensor) -> torch.Tensor:
+        return internals.batch_normalised(*given, 1e-3)[0].sin().sum()
+
+    def torchs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, None, None, weight, bias, training=True, eps=1e-3).sin().sum()
+
+    found, wanted = (torch.func.grad(one, (0, 1, 2))(*given) for one in (ours, torchs))
+    same(found, wanted, "the gradient of native_batch_norm")
+
+
+def test_autocast_says_to_what_it_rounds(device):
+    changed = "torch changed: what can be asked about autocast"
+    assert internals.autocast_type(device) is None, changed
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast(device, dtype):
+            assert internals.autocast_type(device) == dtype, changed
+            assert (torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).dtype == dtype
+            with torch.autocast(device, enabled=False):
+                assert internals.autocast_type(device) is None, changed
+
+
+def cudnn() -> dict[str, bool]:
+    return {
+        name: getattr(torch.backends.cudnn, name)
+        for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
+    }
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_flags_of_cudnn_are_set_and_set_back(on):
+    before, wanted = cudnn(), dict.fromkeys(cudnn(), on)
+    with internals.cudnn_flags(**wanted):
+        assert cudnn() == wanted, "torch changed: cudnn.flags does not set what is documented"
+    assert cudnn() == before, "torch changed: cudnn.flags does not set back"
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_new_memory_is_not_filled(filled, monkeypatch):
+    settings = torch.utils.deterministic
+    monkeypatch.setattr(settings, "fill_uninitialized_memory", filled)
+    changed = "torch changed: the setting that fills new memory"
+    with internals.memory_left_as_it_is():
+        assert settings.fill_uninitialized_memory is False, changed
+    assert settings.fill_uninitialized_memory is filled, changed
