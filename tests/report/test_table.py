@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from consilience.report.summary import MethodSummary, RoundsTo
-from consilience.report.table import comparison_table, human_bytes
+from consilience.report.table import comparison_table
+from consilience.report.units import human_bytes
 
 
 def summary(

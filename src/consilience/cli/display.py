@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Column, Table
 from rich.text import Text
 
+from consilience.cli.screen import console
 from consilience.config.config import Config
 from consilience.data import load
 from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
@@ -23,13 +24,8 @@ from consilience.graphs.base import Adjacency
 from consilience.learning.randomness import Purpose, generator
 from consilience.report.bubbles import bubble_plot
 from consilience.report.graphs import graph_plot, graph_statistics
-from consilience.report.table import comparison_table, human_bytes
-
-
-def console() -> Console:
-    """Standard output; wide enough for tables where it is not a terminal."""
-    found = Console()
-    return found if found.is_terminal else Console(width=120)
+from consilience.report.table import comparison_table
+from consilience.report.units import human_bytes
 
 
 def display() -> Listener:
