@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test lint listings bench clean
+.PHONY: setup demo test lint docs listings bench clean
 
 demo: setup
 	$(BIN)/consilience run examples/quickstart.yaml --overwrite
@@ -23,6 +23,9 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.dev  # the site, in site/; to search in it: python -m http.server -d site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 listings: setup  # what `consilience methods` and docs/methods.md say
 	$(BIN)/python tools/make_listings.py
 
@@ -37,8 +40,8 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(INSTALL) --no-build-isolation -e '.[dev]'
+	$(INSTALL) --no-build-isolation -e '.[dev,docs]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
