@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from consilience import aggregate, sweeping
 from consilience.client import Client
 from consilience.learning.solvers import Solver
+from consilience.problems import Classification, Problem
 from consilience.types import Params, State
 
 
@@ -134,6 +135,8 @@ class Conditions:
     """Whether some clients train for fewer epochs than others."""
     redrawn: bool = False
     """Whether nodes get other neighbours during the run."""
+    problem: Problem = field(default_factory=Classification)
+    """What is to be learned."""
 
 
 Family = Literal[

@@ -20,6 +20,8 @@ from consilience.learning import curvature
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task, mean_loss
 from consilience.objectives.base import Objective, Pass
+from consilience.problems.base import LOSS, ROWS, row_sums
+from consilience.problems.base import mean_loss as mean_of
 from consilience.types import Batch, Params, State
 
 Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
@@ -155,10 +157,9 @@ class Client:
 
     def holdout_loss(self, model: State) -> Tensor:
         """The mean loss on the client's held-out data (NaN where it has none)."""
-        zero = self.samples.new_zeros(())
-        carry = {"sum": {"correct": zero, "loss": zero, "rows": zero}}
-        total = self.fold(ScoreStep(self.task), carry, _weights(model), "holdout")["sum"]
-        return total["loss"] / total["rows"]
+        zero = self.samples.new_zeros((), dtype=torch.float64)
+        total = self.fold(LossStep(self.task), {"sum": {LOSS: zero, ROWS: zero}}, _weights(model), "holdout")
+        return mean_of(total["sum"]).to(self.samples.dtype)
 
     def grad(self, model: State, rows: Literal["data", "batch"] = "data") -> Gradient:
         """The gradient of the client's mean loss, in training mode, on all of its data or on one batch."""
@@ -216,7 +217,7 @@ class TrainStep(Step):
         def loss(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
             model = {"params": params, "buffers": carry["buffers"]}
             output = self.task.forward(model, batch, training=True)
-            fit = mean_loss(objective.fit(self.task, output.logits, batch.targets), batch.weight)
+            fit = mean_loss(objective.fit(self.task, output.prediction, batch.targets), batch.weight)
             penalty = objective.penalty(Pass(self.task, params, batch, output), extras)
             return (fit if penalty is None else fit + penalty), (fit, output.buffers)
 
@@ -280,13 +281,23 @@ class HvpStep(Step):
 
 @dataclass(frozen=True)
 class ScoreStep(Step):
-    """Adds correct answers, loss and rows of one batch, in evaluation mode. The model is in `extras`."""
+    """Adds the problem's sums over one batch, in evaluation mode. The model is in `extras`."""
 
     task: Task
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        score = self.task.score(extras, batch)
-        return {"sum": {"correct": score.correct, "loss": score.loss, "rows": batch.weight.sum()}}
+        return {"sum": self.task.tally(extras, batch)}
+
+
+@dataclass(frozen=True)
+class LossStep(Step):
+    """Adds the loss and the rows of one batch, in evaluation mode. The model is in `extras`."""
+
+    task: Task
+
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        prediction = self.task.forward(extras, batch, training=False).prediction
+        return {"sum": row_sums(self.task.loss(prediction, batch.targets), batch.weight)}
 
 
 @dataclass(frozen=True)
@@ -310,7 +321,7 @@ class _SummedLoss(Protocol):
 def _summed_loss(task: Task, buffers: Params, batch: Batch) -> _SummedLoss:
     def loss(params: Params) -> tuple[Tensor, Params]:
         output = task.forward({"params": params, "buffers": buffers}, batch, training=True)
-        losses = task.loss(output.logits, batch.targets)
+        losses = task.loss(output.prediction, batch.targets)
         return torch.where(batch.weight > 0, losses, 0.0).sum(), output.buffers
 
     return loss

@@ -26,9 +26,9 @@ class Batch(NamedTuple):
     """Some rows of one client's data."""
 
     inputs: Tensor
-    """[batch, ...] normalised inputs."""
+    """[batch, ...] normalised inputs, or tokens."""
     targets: Tensor
-    """[batch] class numbers."""
+    """[batch, ...] what the problem asks for, e.g. the numbers of classes."""
     weight: Tensor
     """[batch] 1 for a row that counts, 0 for padding."""
     key: Tensor

@@ -36,9 +36,9 @@ def test_forward_equals_the_plain_module(network, name, training):
     held = copy.deepcopy((model, rows))
     output = task.forward(model, rows, training=training)
     assert_close((model, tuple(rows)), (held[0], tuple(held[1])), rtol=0, atol=0)
-    assert_close(output.logits, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
+    assert_close(output.prediction, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
     assert_close(output.buffers, dict(plain.named_buffers()), rtol=1e-12, atol=1e-12)
-    assert torch.equal(output.features, output.logits)  # a module without a head has no other features
+    assert torch.equal(output.features, output.prediction)  # a module without a head has no other features
 
 
 def test_training_again_moves_the_buffers_on(network):
@@ -57,10 +57,10 @@ def test_dropout_follows_the_key_of_the_batch(network):
     task = Task(plain, DTYPE)
     model, rows = task.weights_of(plain), batch(images())
     other = rows._replace(key=torch.tensor(12))
-    first = task.forward(model, rows, training=True).logits
-    assert torch.equal(task.forward(model, rows, training=True).logits, first)
-    assert not torch.equal(task.forward(model, other, training=True).logits, first)
-    evaluated = task.forward(model, other, training=False).logits
+    first = task.forward(model, rows, training=True).prediction
+    assert torch.equal(task.forward(model, rows, training=True).prediction, first)
+    assert not torch.equal(task.forward(model, other, training=True).prediction, first)
+    evaluated = task.forward(model, other, training=False).prediction
     assert_close(evaluated, plain.to(DTYPE).eval()(rows.inputs), rtol=1e-12, atol=1e-12)
 
 
@@ -91,7 +91,7 @@ def test_a_dropout_layer_used_twice_draws_two_masks_in_every_pass_the_same(kind)
     task, model, inputs = Task(kind(), DTYPE), {"params": {}, "buffers": {}}, torch.ones(20, 50, dtype=DTYPE)
 
     def masks(key: torch.Tensor) -> torch.Tensor:
-        return task.forward(model, batch(inputs)._replace(key=key), training=True).logits
+        return task.forward(model, batch(inputs)._replace(key=key), training=True).prediction
 
     found = masks(torch.tensor(11))
     agreement = (found[:, 0] == found[:, 1]).double().mean().item()
@@ -109,7 +109,7 @@ def test_a_head_gives_features():
     task = Task(plain, DTYPE)
     output = task.forward(task.weights_of(plain), batch(images()), training=True)
     assert_close(output.features, plain.body(images()), rtol=1e-12, atol=1e-12)
-    assert_close(output.logits, plain(images()), rtol=1e-12, atol=1e-12)
+    assert_close(output.prediction, plain(images()), rtol=1e-12, atol=1e-12)
     assert task.has_features
     assert not Task(plain.body).has_features
 
@@ -256,9 +256,9 @@ def test_any_module_works(kind):
         held = copy.deepcopy(model)
         output = task.forward(model, rows, training=training)
         assert_close(model, held, rtol=0, atol=0)
-        assert_close(output.logits, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
+        assert_close(output.prediction, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
         assert_close(output.buffers, dict(plain.named_buffers()), rtol=1e-12, atol=1e-12)
-        assert torch.equal(output.features, output.logits)
+        assert torch.equal(output.features, output.prediction)
 
 
 @pytest.mark.parametrize("kind", MODULES)

@@ -182,6 +182,8 @@ class DESA(SingleExchange):
         return {"params": memory["params"], "buffers": memory["buffers"]}
 
     def refuse(self, conditions: Conditions) -> str | None:
+        if not conditions.problem.has_classes:
+            return f"it makes images of every class, and {conditions.problem.name} has none"
         if not conditions.graph:
             return (
                 "a node learns from the others' logits, not its own, but a server tells all the same: "
@@ -254,5 +256,5 @@ def _logits(client: Client, images: Tensor, model: State) -> State:
     for some in torch.split(images, AT_ONCE):
         labels = torch.zeros(len(some), dtype=torch.int64, device=some.device)  # nobody looks at them
         batch = Batch(some, labels, some.new_ones(len(some)), client.key)
-        answers.append(client.task.forward(model, batch, training=False).logits)
+        answers.append(client.task.forward(model, batch, training=False).prediction)
     return {"logits": {"anchors": torch.cat(answers)}}

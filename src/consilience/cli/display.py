@@ -162,8 +162,8 @@ def show_partitions(config: Config) -> None:
                 f"{np.median(sizes):g}",
                 str(max(sizes)),
                 str(part.dropped),
-                f"{label_distance(labels, part.shards, dataset.classes):.3f}",
-                f"{effective_classes(labels, part.shards, dataset.classes):.2f}",
+                f"{label_distance(labels, part.shards, dataset.outputs):.3f}",
+                f"{effective_classes(labels, part.shards, dataset.outputs):.2f}",
                 f"{quantity_gini(sizes):.3f}",
                 str(part.manifest()["sha256"])[:12],
             )
@@ -172,7 +172,7 @@ def show_partitions(config: Config) -> None:
         path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
-        bubble_plot(class_counts(labels, first.shards, dataset.classes), path, title)
+        bubble_plot(class_counts(labels, first.shards, dataset.outputs), path, title)
         print(f"plot: {path}")
 
 

@@ -94,7 +94,7 @@ def _for_data(
     dataset: Dataset, variants: Sequence[tuple[Algorithm, Solver]]
 ) -> list[tuple[Algorithm, Solver]]:
     """Methods that know what the data look like."""
-    return [(algorithm.for_data(dataset.shape, dataset.classes), solver) for algorithm, solver in variants]
+    return [(algorithm.for_data(dataset.shape, dataset.outputs), solver) for algorithm, solver in variants]
 
 
 def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
@@ -106,7 +106,8 @@ def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
     fits = max(1, memory // (STATES_PER_JOB * model_bytes))
     if scene.device.type == "cuda":
         inputs = torch.Size((1, *scene.dataset.shape))
-        outputs, operations = task.outputs(inputs), 3 * task.operations(inputs)
+        trace = task.trace(inputs, pool.normalised(pool.inputs[:1]).dtype)
+        outputs, operations = trace.outputs, 3 * trace.operations
         rows = max(COPIES_PER_ACTIVATION * scene.work.batch_size, 2 * TEST_ROWS)
         lane_bytes = STATES_PER_JOB * model_bytes + rows * outputs * scene.dtype.itemsize
         if operations * scene.work.batch_size > FULL:
@@ -135,7 +136,7 @@ def _memory(device: torch.device) -> int:
 
 def _task(scene: Scene) -> Task:
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
-        return Task(scene.build(), scene.dtype, low=scene.precision == "bf16")
+        return Task(scene.build(), scene.dtype, low=scene.precision == "bf16", problem=scene.task_problem)
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:
@@ -208,6 +209,7 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
             clip=scene.work.clip is not None,
             stragglers=scene.work.stragglers > 0,
             redrawn=scene.network.redraw_every is not None,
+            problem=task.problem,
         )
         reason = algorithm.refuse(conditions)
         if not graph and any(phase.replies for phase in algorithm.phases()):

@@ -17,6 +17,7 @@ from consilience.engine.network import Network
 from consilience.exchange.cohort import LocalWork
 from consilience.graphs.base import Topology
 from consilience.learning.coordinate import Coordinate
+from consilience.problems import Problem
 
 ExecutorName = Literal["auto", "batched", "sequential"]
 
@@ -41,11 +42,19 @@ class Scene:
     """How many clients train side by side; None: as many as memory allows."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
+    problem: Problem | None = None
+    """What is to be learned; None: as the data set says."""
     precision: Precision = "fp32"
     compiled: bool = False
     """Whether steps are compiled, on a GPU; those that fill it are not."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters whose curvature and weight are recorded at every node of a graph."""
+
+    @property
+    def task_problem(self) -> Problem:
+        """The problem, with the options that follow from the data filled in."""
+        data = self.dataset
+        return (self.problem or data.problem).for_data(data.targets, data.outputs)
 
     @property
     def seeds(self) -> list[int]:

@@ -160,7 +160,9 @@ class _Run:
     def _conclude(self) -> Result:
         if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):
             LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
-        summaries = summarise(self.records, self.config.targets)
+        problem = self.arms[0].scene.task_problem  # all arms have one metric
+        targets = problem.targets if self.config.targets is None else tuple(self.config.targets)
+        summaries = summarise(self.records, targets, problem.metric)
         digest = digest_of(self.records, self.clients, self.models)
         if self.folder:
             accuracy_plot(self.records, self.folder.path / PLOT, self.config.name)
@@ -173,7 +175,9 @@ class _Run:
             }
             self.folder.write_json(SUMMARY, finite_line(summary))
         path = self.folder.path if self.folder else None
-        return Result(self.records, self.clients, summaries, self.models, digest, path)
+        return Result(
+            self.records, self.clients, summaries, self.models, problem.metric, targets, digest, path
+        )
 
     def _draw_nodes(self, path: Path) -> None:
         """Plots of what is recorded about the nodes of graphs, if there are any."""

@@ -34,13 +34,15 @@ class Pool:
         flat = rows.flatten()
         return Batch(
             self.inputs.index_select(0, flat).reshape(*rows.shape, *self.inputs.shape[1:]),
-            self.targets.index_select(0, flat).reshape(rows.shape),
+            self.targets.index_select(0, flat).reshape(*rows.shape, *self.targets.shape[1:]),
             weight,
             key,
         )
 
     def normalised(self, inputs: Tensor) -> Tensor:
-        """Inputs as models take them."""
+        """Inputs as models take them; tokens stay the whole numbers that they are."""
+        if inputs.dtype == torch.int64:
+            return inputs
         return (inputs.to(self.dtype) - self.shift) / self.scale
 
     def batch(self, rows: Tensor, weight: Tensor, key: Tensor) -> Batch:

@@ -10,7 +10,9 @@ With g_i the gradient of the loss of sample i and G_b the gradient of a batch's 
 | `batch_mean`      | the mean over batches: OpenFL's FedCurv                      |
 | `full_grad_sq`    | (gradient of the mean loss)^2                                |
 | `true_fisher`     | mean_i E_y g_i(y)^2, y from the model's own prediction       |
-| `ggn`             | diag mean_i J_z' H_loss J_z, z the logits; = `true_fisher`   |
+| `ggn`             | diag mean_i J_z' H_loss J_z, z the prediction                |
+
+For classification (without class weights) the last two are equal. A problem says which of them it has.
 
 All are taken in evaluation mode, without weight decay or penalties. Linear and convolutional layers
 use a closed form from layer inputs and output gradients (one backward pass); others use `vmap(grad)`.
@@ -38,7 +40,7 @@ OF_BATCHES: tuple[Kind, ...] = ("batch_sum", "batch_mean")
 """Those that depend on how the data are cut into batches."""
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
-"""From logits and targets to the loss of every row."""
+"""From predictions and targets to the loss of every row."""
 
 
 def contribution(task: Task, names: tuple[str, ...], kind: Kind, batch: Batch, model: State) -> Params:
@@ -63,8 +65,8 @@ def _batch_gradient(task: Task, model: State, batch: Batch, names: tuple[str, ..
     """The gradient of the batch's mean loss."""
 
     def loss(chosen: Params) -> Tensor:
-        logits = task.forward(_with(model, chosen), batch, training=False).logits
-        return mean_loss(task.loss(logits, batch.targets), batch.weight)
+        prediction = task.forward(_with(model, chosen), batch, training=False).prediction
+        return mean_loss(task.loss(prediction, batch.targets), batch.weight)
 
     grads: Params = torch.func.grad(loss)({name: model["params"][name] for name in names})
     return grads
@@ -80,31 +82,31 @@ def _summed_gradient(task: Task, model: State, batch: Batch, names: tuple[str, .
 
 
 def _expected_over_labels(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    """Exact: every label in turn, weighted by its predicted probability."""
-    chances = task.forward(model, batch, training=False).logits.detach().softmax(-1)
+    """Exact: every possible target in turn, weighted by its predicted probability."""
+    prediction = task.forward(model, batch, training=False).prediction.detach()
     total = {name: torch.zeros_like(model["params"][name]) for name in names}
-    for label in range(chances.shape[-1]):
-        relabelled = batch._replace(targets=torch.full_like(batch.targets, label))
-        weight = batch.weight * chances[:, label]
+    for targets, chances in task.problem.possible_targets(prediction):
+        relabelled = batch._replace(targets=targets)
+        weight = batch.weight * chances
         total = tree.add(total, sum_of_squares(task, model, relabelled, names, task.loss, weight))
     return total
 
 
 def _gauss_newton(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    """With H_loss = sum_c s_c s_c', the diagonal of J'HJ is the sum of the squares of J's_c.
-
-    For softmax and cross-entropy H_loss = diag(p) - pp', and s_c = sqrt(p_c) (e_c - p).
-    """
-    chances = task.forward(model, batch, training=False).logits.detach().softmax(-1)
-    identity = torch.eye(chances.shape[-1], dtype=chances.dtype, device=chances.device)
+    """With H_loss = sum_c s_c s_c', the diagonal of J'HJ is the sum of the squares of J's_c."""
+    prediction = task.forward(model, batch, training=False).prediction.detach()
     total = {name: torch.zeros_like(model["params"][name]) for name in names}
-    for label in range(chances.shape[-1]):
-        factor = chances[:, label : label + 1].sqrt() * (identity[label] - chances)
+    for factor in task.problem.hessian_factors(prediction, batch.targets):
         # The factor rides in place of the targets, so that per-row code gets its own row of it.
         probed = batch._replace(targets=factor)
-        squares = sum_of_squares(task, model, probed, names, lambda z, s: (z * s).sum(-1), batch.weight)
+        squares = sum_of_squares(task, model, probed, names, _along, batch.weight)
         total = tree.add(total, squares)
     return total
+
+
+def _along(prediction: Tensor, factor: Tensor) -> Tensor:
+    """[batch] the inner product of every row's prediction with a factor."""
+    return (prediction * factor).flatten(1).sum(-1)
 
 
 _CONTRIBUTIONS: dict[Kind, Callable[[Task, State, Batch, tuple[str, ...]], Params]] = {
@@ -140,8 +142,8 @@ def per_sample_squares(
 
     def loss(chosen: Params, inputs: Tensor, target: Tensor) -> Tensor:
         row = Batch(inputs[None], target[None], torch.ones_like(weight[:1]), batch.key)
-        logits = task.forward(_with(model, chosen), row, training=False).logits
-        return row_loss(logits, row.targets).sum()
+        prediction = task.forward(_with(model, chosen), row, training=False).prediction
+        return row_loss(prediction, row.targets).sum()
 
     chosen = {name: model["params"][name] for name in names}
     grads = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(chosen, batch.inputs, batch.targets)
@@ -165,11 +167,11 @@ def closed_form_squares(
             return output + probes[layer]
 
         with hooked(layers, probe):
-            logits = task.forward(model, batch, training=False).logits
-        return row_loss(logits, batch.targets).sum(), inputs
+            prediction = task.forward(model, batch, training=False).prediction
+        return row_loss(prediction, batch.targets).sum(), inputs
 
-    shapes = task.output_shapes(batch.inputs.shape)
-    probes = {layer: batch.inputs.new_zeros(shapes[layer]) for layer in layers}
+    shapes = task.trace(batch.inputs.shape, batch.inputs.dtype).layers
+    probes = {layer: weight.new_zeros(shapes[layer]) for layer in layers}
     deltas, inputs = torch.func.grad(loss, has_aux=True)(probes)
     squares: Params = {}
     for layer, module in layers.items():
@@ -209,7 +211,7 @@ def _closed_form_layers(task: Task, batch: Batch, names: tuple[str, ...]) -> dic
     """The layers among the named parameters for which the closed form holds, whole layers only."""
     modules = dict(task.skeleton.named_modules())
     uses = Counter(id(p) for _, p in task.skeleton.named_parameters(remove_duplicate=False))
-    shapes = task.output_shapes(batch.inputs.shape)
+    shapes = task.trace(batch.inputs.shape, batch.inputs.dtype).layers
     layers: dict[str, nn.Module] = {}
     for layer in dict.fromkeys(name.rpartition(".")[0] for name in names):
         module, shape = modules[layer], shapes.get(layer, torch.Size())

@@ -21,6 +21,7 @@ from consilience.engine.rounds.store import Store
 from consilience.engine.world import World
 from consilience.exchange.address import Address
 from consilience.exchange.traffic import Traffic
+from consilience.problems import Metric
 from consilience.types import IntArray, State
 
 LOG = logging.getLogger("consilience")
@@ -49,9 +50,9 @@ class Record:
     """Wall-clock time of the round, all replicas together."""
     dropped: tuple[str, ...]
     scores: dict[str, float] = field(default_factory=dict)
-    """test_accuracy, test_loss and, where many models are evaluated, their spread."""
+    """The problem's scores, e.g. test_accuracy and test_loss; of many models the spread of its metric."""
     nodes: dict[str, list[float]] = field(default_factory=dict)
-    """On a graph, lists over nodes: accuracy, consensus and so on; NaN where there is nothing to say."""
+    """On a graph, lists over nodes: the metric, consensus and so on; NaN where there is nothing to say."""
 
 
 class Simulation:
@@ -87,6 +88,10 @@ class Simulation:
             return function(self._whole(numbers_of_row), model)
 
         return self.world.executor.map(one, (0, 0), swept, self.world.initial_models(rows))
+
+    @property
+    def _metric(self) -> Metric:
+        return self.world.task.problem.metric
 
     @property
     def _own_models(self) -> bool:
@@ -246,7 +251,7 @@ class Simulation:
                 score_on_own_data(self.world, self.models(everyone[some], own=True), everyone[some])
                 for some in _chunks(len(everyone))
             ]
-            scored.append(Scored.of("personal_", everyone, found, many=True))
+            scored.append(Scored.of("personal_", everyone, found, self._metric, many=True))
         return scored
 
     def _on_test(
@@ -254,7 +259,7 @@ class Simulation:
     ) -> Scored:
         """Models on the global test set, some at a time."""
         found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
-        return Scored.of(prefix, rows, found, many=many)
+        return Scored.of(prefix, rows, found, self._metric, many=many)
 
     def _nodes(self, scored: list[Scored], report: Report | None) -> list[dict[str, list[float]]]:
         """By replica, what there is to say about every node of a graph."""
@@ -264,7 +269,7 @@ class Simulation:
         stacked = {"params": self.models(self.evaluated())["params"]}
         params = tree.reshape_leading(stacked, 1, *self.world.hub_shape)["params"]
         return [
-            {**{f"{one.prefix}accuracy": one.by_node(replica, nodes) for one in scored}, **others}
+            {**{f"{one.prefix}{self._metric.name}": one.by_node(replica, nodes) for one in scored}, **others}
             for replica, others in enumerate(node_metrics(self.world, params, report))
         ]
 
@@ -287,21 +292,15 @@ class Simulation:
                 if self._both_models
                 else None
             )
+            kinds = {"own": own, "test": test, "personal": personal}
             for i, (replica, client) in enumerate(some):
                 result: dict[str, float | int] = {
                     "replica": replica,
                     "client": client,
                     "samples": len(self.world.replicas[replica].shards[client]),
-                    "own_accuracy": float(own.accuracy[i]),
-                    "own_loss": float(own.loss[i]),
                 }
-                if test is not None:
-                    result |= {"test_accuracy": float(test.accuracy[i]), "test_loss": float(test.loss[i])}
-                if personal is not None:
-                    result |= {
-                        "personal_accuracy": float(personal.accuracy[i]),
-                        "personal_loss": float(personal.loss[i]),
-                    }
+                for kind, scores in kinds.items():
+                    result |= {f"{kind}_{name}": float(values[i]) for name, values in (scores or {}).items()}
                 results.append(result)
         return results
 
