@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
-from consilience.data import Dataset, describe, load, normalisation
+from consilience.data import Dataset, load, normalisation
 from consilience.data.dataset import CHUNK_ROWS
 from consilience.errors import UserError
 
@@ -224,21 +224,3 @@ def test_the_bundled_sample():
     assert (
         Path(__file__).parents[2] / "src/consilience/data/sample/mnist-sample.npz"
     ).stat().st_size < 2_000_000
-
-
-def test_the_catalogue_says_what_is_present(tmp_path: Path):
-    present = {listing.source.name: listing.present for listing in describe(tmp_path)}
-    assert [name for name, there in present.items() if there] == ["mnist-sample"]
-    assert set(present) == {
-        "mnist-sample", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "femnist",
-        *(f"emnist-{split}" for split in ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")),
-    }  # fmt: skip
-    (tmp_path / "femnist-3w.npz").touch()
-    (tmp_path / "cifar-10-binary.tar.gz").touch()
-    present = {listing.source.name: listing.present for listing in describe(tmp_path)}
-    assert [name for name, there in present.items() if there] == ["cifar10", "femnist", "mnist-sample"]
-
-
-def test_an_unknown_data_set_is_refused():
-    with pytest.raises(UserError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
-        load("cifar")

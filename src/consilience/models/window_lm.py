@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,7 +14,7 @@ from consilience.models.spec import Classifier, ModelSpec
 
 
 class _Windows(nn.Module):
-    """[batch, places, window * width] the embeddings of a place and of those before it, zeros at the start."""
+    """The embeddings of each place and of those before it, [batch, places, window * width]."""
 
     def __init__(self, tokens: int, width: int, window: int) -> None:
         super().__init__()
@@ -23,7 +24,7 @@ class _Windows(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """From tokens [batch, places]."""
         embedded = F.pad(self.embedding(x), (0, 0, self.window - 1, 0))
-        return embedded.unfold(1, self.window, 1).flatten(2)
+        return torch.cat([embedded[:, back : back + x.shape[1]] for back in range(self.window)], -1)
 
 
 @final
