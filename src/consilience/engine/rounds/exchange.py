@@ -252,11 +252,14 @@ class Exchange:
         replicas = torch.tensor([job.replica for job in cohort.jobs], device=world.device)
         samples = cohort.column(cohort.samples(), world.pool.dtype)
         decayed = [world.work.lr_decay**self.round] * len(cohort.jobs)
+        common = cohort.common_keys()
+        one_seed = len({job.seed for job in cohort.jobs}) == 1
         facts = {
             "client": {
                 "samples": samples,
                 "steps": cohort.column(cohort.steps(), world.pool.dtype),
                 "key": cohort.keys(),
+                "common_key": common,
                 "decay": cohort.column(decayed, world.pool.dtype),
             }
         }
@@ -274,6 +277,8 @@ class Exchange:
                 epochs=world.work.epochs or 0,
                 fold=fold,
                 key=fact["client"]["key"],
+                # With one seed it has no axis of jobs, and what is drawn from it is there once for all.
+                common_key=common[0] if one_seed else fact["client"]["common_key"],
                 peer=world.graph,
                 clip=world.work.clip,
             )
