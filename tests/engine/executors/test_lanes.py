@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.testing import assert_close
 
 from consilience import tree
@@ -20,6 +21,7 @@ from consilience.learning.solvers import SGD, Adam
 from consilience.objectives.base import Objective
 from consilience.types import State
 
+CLASSES = 3
 STEPS = st.lists(st.integers(0, 30), max_size=40)
 LANES = st.integers(1, 9)
 
@@ -235,3 +237,35 @@ def test_a_lane_fold_needs_vmap(federation):
     step: Step = lambda carry, batch, extras: carry  # noqa: E731
     with pytest.raises(RuntimeError, match="under vmap"):
         LaneFold(Workshop(place.pool), place.cohort, 2, 1)(step, {"a": {"x": torch.zeros(())}}, {}, rows)
+
+
+class Images(nn.Module):
+    """A model that sees its filters as rows, which it cannot where their channels lie last in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.Parameter(torch.randn(CLASSES, 2, 6, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) @ self.filters.view(CLASSES, -1).T
+
+
+class Failing(Images):
+    """A model that does not work where its filters' channels lie last in memory, for another reason."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.filters.is_contiguous():
+            raise torch.OutOfMemoryError("not enough memory")
+        return super().forward(x)
+
+
+def test_a_model_that_asks_for_views_of_images_gets_them(federation):
+    place = federation(Images())
+    expected = place.run(place.sequential(), train)
+    assert_close(place.run(place.batched(1, 5), train).uploads, expected.uploads, rtol=1e-12, atol=1e-12)
+
+
+def test_other_errors_than_of_views_are_not_taken_for_them(federation):
+    place = federation(Failing())
+    with pytest.raises(torch.OutOfMemoryError, match="not enough memory"):
+        place.run(place.batched(1, 5), train)

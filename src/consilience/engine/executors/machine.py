@@ -27,6 +27,8 @@ Pairs = Sequence[tuple[int, int]]
 """Of a lane and a job."""
 
 CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
+NO_VIEW = ("view size is not compatible with input tensor's size and stride", "must be 1 to view")
+"""What torch says, for want of an exception, of a view (of another shape, or type) that a layout cannot have."""
 TICKS = 16
 """Whose batches are read from the pool at once, on a CPU."""
 SIZES = 4
@@ -112,7 +114,9 @@ class Machine(ABC):
         self._settle([_channels_last(value) for value in plain])
         try:
             self.program(self.example(min(2, self.blueprint.rows)), full=False)
-        except RuntimeError:
+        except RuntimeError as error:
+            if not any(words in str(error) for words in NO_VIEW):
+                raise
             self.carry = plain
             return False
         return True
