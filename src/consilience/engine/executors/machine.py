@@ -28,7 +28,7 @@ Pairs = Sequence[tuple[int, int]]
 
 CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
 NO_VIEW = ("view size is not compatible with input tensor's size and stride", "must be 1 to view")
-"""What torch says, for want of an exception, of a view (of another shape, or type) that a layout cannot have."""
+"""What torch says, for want of an exception of its own, where a layout does not allow a view."""
 TICKS = 16
 """Whose batches are read from the pool at once, on a CPU."""
 SIZES = 4
@@ -229,7 +229,8 @@ class Plain(Machine):
         for value in self.arguments:  # until there are values: among zeros mistakes are not noticed
             if value.is_floating_point():
                 value.uniform_(0.01, 0.1, generator=torch.Generator().manual_seed(0))
-        self._known(blueprint.rows, full=self.alone)
+        self.obstacle = self._known(blueprint.rows, full=self.alone).obstacle
+        """Why full batches run the slower way, as recorded; None where they do not."""
 
     def _known(self, rows: int, *, full: bool) -> _Placed:
         if (rows, full) not in self._programs:
@@ -274,6 +275,7 @@ class _Placed:
     def __init__(self, batch: Sequence[Tensor], run: Run, result: Form) -> None:
         self._batch, self._run, self._form = batch, run, result
         self._found = None if run.lasting is None else result.state(run.lasting)
+        self.obstacle = run.obstacle
 
     def replay(self, batch: Sequence[Tensor]) -> State:
         """What it finds for another batch."""

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-_log = logging.getLogger(__name__)
+LOG = logging.getLogger("consilience")
 _ATEN = torch.ops.aten
 _QUICK: dict[Any, Callable[..., Any]] = {
     _ATEN.add.Tensor: torch.add,
@@ -74,6 +74,8 @@ class Run:
     """Gives its results."""
     lasting: Sequence[Tensor] | None = None
     """Those, where they are always the same tensors."""
+    obstacle: str | None = None
+    """Why it runs as it was recorded, if it does, in memory that is asked for anew."""
 
 
 class Arena:
@@ -103,8 +105,10 @@ def placed(module: GraphModule, arguments: Sequence[Tensor], arena: Arena) -> Ru
     try:
         calls, results = _Tape(module, arguments).placed(arena)
     except Exception as error:  # whatever an operation does not like: it works as it was recorded
-        _log.debug("a step runs as it was recorded: %r", error)
-        return Run(partial(module.forward, *arguments))
+        LOG.debug("a step runs as it was recorded", exc_info=error)
+        known = isinstance(error, _NoPlaceError)
+        kind = str(error) if known else f"an operation raised {type(error).__name__}"
+        return Run(partial(module.forward, *arguments), obstacle=kind)
     return Run(partial(_play, calls, results), results)
 
 
@@ -245,7 +249,7 @@ def _into(
     if len(names) == len(places):
         return [partial(writing, *args, **kwargs, **dict(zip(names, places, strict=True)))]
     if sum(place.nbytes for place in places) > SMALL_BYTES:
-        raise _NoPlaceError(function)
+        raise _NoPlaceError(f"{function} wants memory of its own")
 
     def copied() -> None:
         for place, value in zip(places, _tensors(function(*args, **kwargs)), strict=True):
@@ -292,7 +296,7 @@ def _refuse(node: Node, values: dict[Node, Any]) -> None:
     )
     addressed = str(getattr(function, "_opname", "")) in ("as_strided_scatter", "as_strided_copy")
     if masked or addressed or torch.Tag.dynamic_output_shape in tags or torch.Tag.inplace_view in tags:
-        raise _NoPlaceError(function)
+        raise _NoPlaceError(f"nobody knows beforehand where the result of {function} lies")
 
 
 def _arguments(node: Node, values: dict[Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
