@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from consilience.exchange.cohort import Cohort
 from consilience.learning.batches import Plan, Pool
 from consilience.tree import Schema
 from consilience.types import IntArray, State
+
+LOG = logging.getLogger("consilience")
 
 
 def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
@@ -118,6 +121,7 @@ class Workshop:
         self.pool, self.compiled = pool, compiled
         self._machines: dict[tuple[Blueprint, int], Machine] = {}
         self._crew: Crew | None = None
+        self._told: set[str] = set()
 
     def machine(self, blueprint: Blueprint, worker: int) -> Machine:
         """The machine of one of the workers."""
@@ -143,7 +147,11 @@ class Workshop:
     def _build(self, blueprint: Blueprint) -> Machine:
         if self.pool.targets.is_cuda:
             return Captured(self.pool, blueprint, compiled=self.compiled)
-        return Plain(self.pool, blueprint)
+        machine = Plain(self.pool, blueprint)
+        if machine.obstacle and machine.obstacle not in self._told:
+            self._told.add(machine.obstacle)
+            LOG.info("some steps run the slower way, as they were recorded: %s", machine.obstacle)
+        return machine
 
 
 class LaneFold:

@@ -29,6 +29,8 @@ Pairs = Sequence[tuple[int, int]]
 """Of a lane and a job."""
 
 CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
+NO_VIEW = ("view size is not compatible with input tensor's size and stride", "must be 1 to view")
+"""What torch says, for want of an exception of its own, where a layout does not allow a view."""
 TICKS = 16
 """Whose batches are read from the pool at once, on a CPU."""
 SIZES = 4
@@ -88,7 +90,9 @@ class Machine(ABC):
         self._settle([_channels_last(value) for value in plain])
         try:
             self.program(self.example(min(2, self.blueprint.rows)), full=False)
-        except RuntimeError:
+        except RuntimeError as error:
+            if not any(words in str(error) for words in NO_VIEW):
+                raise
             self.carry = plain
             return False
         return True
@@ -201,7 +205,8 @@ class Plain(Machine):
         for value in self.arguments:  # until there are values: among zeros mistakes are not noticed
             if value.is_floating_point():
                 value.uniform_(0.01, 0.1, generator=torch.Generator().manual_seed(0))
-        self._known(blueprint.rows, full=self.alone)
+        self.obstacle = self._known(blueprint.rows, full=self.alone).obstacle
+        """Why full batches run the slower way, as recorded; None where they do not."""
 
     def _known(self, rows: int, *, full: bool) -> _Placed:
         if (rows, full) not in self._programs:
@@ -246,6 +251,7 @@ class _Placed:
     def __init__(self, batch: Sequence[Tensor], run: Run, result: Schema) -> None:
         self._batch, self._run, self._form = batch, run, result
         self._found = None if run.lasting is None else result.state(run.lasting)
+        self.obstacle = run.obstacle
 
     def replay(self, batch: Sequence[Tensor]) -> State:
         """What it finds for another batch."""

@@ -29,7 +29,7 @@ from consilience.torch_internals import (
     written,
 )
 
-_log = logging.getLogger(__name__)
+LOG = logging.getLogger("consilience")
 _ATEN = torch.ops.aten
 _MADE: dict[Any, Callable[..., list[Call]]] = {
     _ATEN.empty_like.default: lambda place, *_: [],
@@ -66,6 +66,8 @@ class Run:
     """Gives its results."""
     lasting: Sequence[Tensor] | None = None
     """Those, where they are always the same tensors."""
+    obstacle: str | None = None
+    """Why it runs as it was recorded, if it does, in memory that is asked for anew."""
 
 
 class Arena:
@@ -95,8 +97,10 @@ def placed(module: GraphModule, arguments: Sequence[Tensor], arena: Arena) -> Ru
     try:
         calls, results = _Tape(module, arguments).placed(arena)
     except Exception as error:  # whatever an operation does not like: it works as it was recorded
-        _log.debug("a step runs as it was recorded: %r", error)
-        return Run(partial(module.forward, *arguments))
+        LOG.debug("a step runs as it was recorded", exc_info=error)
+        known = isinstance(error, _NoPlaceError)
+        kind = str(error) if known else f"an operation raised {type(error).__name__}"
+        return Run(partial(module.forward, *arguments), obstacle=kind)
     return Run(partial(_play, calls, results), results)
 
 
@@ -236,7 +240,7 @@ def _into(
     if writing is not None and len(writing.places) == len(places):
         return [partial(writing.call, *args, **kwargs, **dict(zip(writing.places, places, strict=True)))]
     if sum(place.nbytes for place in places) > SMALL_BYTES:
-        raise _NoPlaceError(function)
+        raise _NoPlaceError(f"{function} wants memory of its own")
 
     def copied() -> None:
         for place, value in zip(places, _tensors(function(*args, **kwargs)), strict=True):
@@ -266,7 +270,7 @@ def _refuse(node: Node, values: dict[Node, Any]) -> None:
         one.dtype in (torch.bool, torch.uint8) for one in _tensors(_arguments(node, values)[0][1])
     )
     if masked or function in _ADDRESSED or not has_fixed_form(function):
-        raise _NoPlaceError(function)
+        raise _NoPlaceError(f"nobody knows beforehand where the result of {function} lies")
 
 
 def _arguments(node: Node, values: dict[Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
