@@ -122,7 +122,7 @@ def test_own_data(kind: str):
         data = OWN
     result = cs.run("fedavg", data=data, **TINY)
     (params,) = (models["params"] for models in result.models.values())
-    assert params["head.bias"].shape[-1] == data.classes
+    assert params["head.bias"].shape[-1] == data.outputs
     assert params["body.1.weight"].shape[-1] == data.inputs[0].numel()
 
 

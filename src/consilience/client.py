@@ -105,6 +105,8 @@ class Client:
     fold: Fold
     key: Tensor
     """0-d int64, the source of random draws that are not about a batch."""
+    common_key: Tensor
+    """0-d int64, such a source that all clients of a seed share in a round."""
     peer: bool = False
     """Whether it is a node of a graph."""
     clip: float | None = None

@@ -40,7 +40,7 @@ def every_operation(operate: Operate) -> AbstractContextManager[object]:
 
     Relied on: those of backward passes and those that write arrive, too. Transforms of `torch.func` are done
     by then: tensors are plain ones, with the axis of a `vmap`. A tensor that somebody holds is the same
-    object each time, and what a backward pass keeps of a result comes as a view of that result.
+    object each time, and what a backward pass keeps is one of these or a view made by an operation.
     Promised: the notes on extending torch name the class; its module is private.
     """
     return _Mode(operate)
@@ -125,7 +125,8 @@ def written(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     Other functions than torch's operations change nothing here.
 
     Relied on: schemas name all arguments in the order in which they are taken, and say of each that is
-    written to, `out` among them, that it is. Promised: the notation of schemas, not a way to read them.
+    written to, `out` among them, that it is. (That of batch normalisation is silent about running
+    statistics; ours hands it none.) Promised: the notation of schemas, not a way to read them.
     """
     if not isinstance(function, OpOverload):
         return []

@@ -140,11 +140,11 @@ def test_score_counts_the_rows_that_count(network, padding):
     plain = network("mlp").to(DTYPE)
     task = Task(plain, DTYPE)
     rows = batch(images(), padding)
-    score = task.score(task.weights_of(plain), rows)
+    score = task.tally(task.weights_of(plain), rows)
     kept = len(rows.inputs) - padding
     logits = plain(rows.inputs)[:kept]
-    assert score.correct == (logits.argmax(1) == rows.targets[:kept]).sum()
-    assert_close(score.loss, F.cross_entropy(logits, rows.targets[:kept], reduction="sum"))
+    assert score["correct"] == (logits.argmax(1) == rows.targets[:kept]).sum()
+    assert_close(score["loss"], F.cross_entropy(logits, rows.targets[:kept], reduction="sum").double())
 
 
 def test_mean_loss_ignores_padding_whatever_it_holds():
@@ -166,9 +166,9 @@ class Repeated(nn.Module):
         return self.once(torch.tanh(self.twice(torch.tanh(self.twice(inputs)))))
 
 
-def test_output_shapes_lists_layers_that_run_once(network):
-    assert Task(network("cnn")).output_shapes(torch.Size((7, 2, 6, 6))) == {"0": (7, 3, 3, 3), "3": (7, 3)}
-    assert Task(Repeated()).output_shapes(torch.Size((5, 4))) == {"once": (5, 3)}
+def test_a_trace_lists_layers_that_run_once(network):
+    assert Task(network("cnn")).trace(torch.Size((7, 2, 6, 6))).layers == {"0": (7, 3, 3, 3), "3": (7, 3)}
+    assert Task(Repeated()).trace(torch.Size((5, 4))).layers == {"once": (5, 3)}
 
 
 class HeadOnly(nn.Module):
@@ -269,4 +269,4 @@ def test_a_task_holds_no_weights(kind):
     assert all(value.is_meta for value in task.skeleton.state_dict().values())
     task.forward(model, batch(torch.randn(5, 4, dtype=DTYPE)), training=False)
     assert all(value.is_meta for value in task.skeleton.state_dict().values())
-    task.output_shapes(torch.Size((7, 4)))  # runs on the meta device, after a pass too
+    task.trace(torch.Size((7, 4)))  # runs on the meta device, after a pass too

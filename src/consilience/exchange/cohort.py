@@ -110,6 +110,10 @@ class Cohort:
         ]
         return stream_keys(parts).to(self.device)
 
+    def common_keys(self) -> torch.Tensor:
+        """[jobs] int64, a source of randomness that all jobs of a seed share in this round."""
+        return stream_keys([(job.seed, Purpose.COMMON, self.round) for job in self.jobs]).to(self.device)
+
     def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
         """The batches of all jobs."""
         if (rows, epoch) not in self._plans:

@@ -19,7 +19,7 @@ from consilience.learning.task import Task
 from consilience.types import IntArray, State
 
 FACTS = "client"
-"""The group that holds what tells clients apart: samples, steps, key and the decay of the learning rate."""
+"""The group that holds what tells clients apart: samples, steps, keys and the decay of the learning rate."""
 
 
 class SequentialFold:
@@ -56,6 +56,7 @@ def facts_of(cohort: Cohort, dtype: torch.dtype) -> State:
             "samples": cohort.column(cohort.samples(), dtype),
             "steps": cohort.column(cohort.steps(), dtype),
             "key": cohort.keys(),
+            "common_key": cohort.common_keys(),
             "decay": cohort.column(decayed, dtype),
         }
     }
@@ -74,6 +75,7 @@ def client_of(task: Task, solver: Solver, work: LocalWork, facts: State, fold: F
         epochs=work.epochs or 0,
         fold=fold,
         key=own["key"],
+        common_key=own["common_key"],
         peer=peer,
         clip=work.clip,
     )

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     CHURN = 10
     WAKING = 11
     LINKS = 12
+    COMMON = 13
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
@@ -68,6 +69,10 @@ def _mixed(x: Tensor) -> Tensor:
     x = (x ^ ((x >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ ((x >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)
     return x ^ ((x >> 31) & (2**33 - 1))
+
+
+KEY_BITS = 62
+"""Of a key that `keyed_bits` looks at."""
 
 
 def keyed_bits(key: Tensor, stream: int, shape: tuple[int, ...], device: torch.device) -> Tensor:

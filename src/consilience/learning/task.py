@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -135,7 +135,8 @@ class Task:
         with hooked(layers, record):
             _, prediction = self._evaluating(torch.empty(inputs, dtype=dtype, device="meta"))
         once = {layer: shape for layer, shape in shapes.items() if calls[layer] == 1}
-        weights = {layer: layers[layer].get_parameter("weight") for layer in once}
+        # A weight need not be a parameter itself: it may be computed from others.
+        weights = {layer: cast(Tensor, layers[layer].weight) for layer in once}
         operations = sum(2 * shape.numel() * weights[layer][0].numel() for layer, shape in once.items())
         return Trace(once, prediction.shape, operations)
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from consilience.problems.base import LOSS, Metric, Problem, mean_loss, row_sums
 from consilience.types import Params
 
-BINS, REACH = 2048, 16.0
-"""Histograms of outputs have so many bins and tell outputs apart up to this size."""
+BINS, REACH, FINE = 2048, 20.0, 64.0
+"""Histograms of outputs z have so many equal bins in asinh(FINE z), from -REACH to REACH."""
 
 
 @final
@@ -24,8 +24,9 @@ class MultiLabel(Problem):
 
     Scores are auc and f1, means over the labels that some row has and some row has not (for f1: that some row
     has). The area under the ROC curve is the chance that a row with a label gets a larger output for it than
-    one without. It is found from histograms of outputs with bins of 1/64; two in one bin count as equal. f1
-    takes a label for predicted where its output is above 0, i.e. its probability above one half.
+    one without. It is found from histograms of outputs, whose bins are 0.0003 wide around 0 and 2 per cent of
+    an output far from it; two in one bin count as equal. f1 takes a label for predicted where its output is
+    above 0, i.e. its probability above one half.
     """
 
     name: ClassVar[str] = "multi_label"
@@ -48,8 +49,8 @@ class MultiLabel(Problem):
     def tally(self, outputs: Tensor, targets: Tensor, weight: Tensor) -> Params:
         counted = weight.double()[:, None]
         there, said = targets.double() * counted, (outputs > 0).double() * counted
-        scale = BINS / (2 * REACH)
-        bins = ((outputs.detach().nan_to_num() + REACH) * scale).floor().clamp(0, BINS - 1).long().T
+        spread = torch.asinh(FINE * outputs.detach().nan_to_num()) + REACH
+        bins = (spread * (BINS / (2 * REACH))).floor().clamp(0, BINS - 1).long().T
         blank = torch.zeros(bins.shape[0], BINS, dtype=torch.float64, device=outputs.device)
         return {
             **row_sums(self.losses(outputs, targets), weight),
@@ -65,7 +66,10 @@ class MultiLabel(Problem):
         pairs = positives * negatives
         area = (sums["with"] * below).sum(-1) / torch.where(pairs > 0, pairs, 1.0)
         f1 = 2 * sums["hits"] / (sums["said"] + positives).clamp(min=1)
-        return {"auc": _mean(area, pairs > 0), "f1": _mean(f1, positives > 0), LOSS: mean_loss(sums)}
+        loss = mean_loss(sums)
+        # A model that has diverged has an order of outputs, but no score.
+        sane = torch.where(loss.isfinite(), 1.0, torch.nan)
+        return {"auc": sane * _mean(area, pairs > 0), "f1": sane * _mean(f1, positives > 0), LOSS: loss}
 
     def hessian_factors(self, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
         """H is diagonal: p (1 - p) / labels."""

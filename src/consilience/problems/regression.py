@@ -42,7 +42,7 @@ class Regression(Problem):
             shape = tuple(targets.shape)
             return f"real numbers are wanted, [rows] or [rows, numbers], not {targets.dtype} {shape}"
         width = self.outputs(targets)
-        return None if width == outputs else f"targets have {width} numbers each, but outputs is {outputs}"
+        return None if width == outputs else f"each has {width} numbers, but a model would give {outputs}"
 
     def outputs(self, targets: Tensor) -> int:
         return 1 if targets.ndim == 1 else targets.shape[1]

@@ -12,7 +12,8 @@ from consilience import tree
 from consilience.client import Fold, Rows, ScoreStep
 from consilience.engine.world import World
 from consilience.problems import Metric
-from consilience.types import Batch, Floats, State
+from consilience.problems.base import LOSS
+from consilience.types import Batch, Booleans, Floats, State
 
 Scores = Mapping[str, Floats]
 """By name, the scores of some models."""
@@ -45,12 +46,21 @@ class Scored:
         if not own.any():
             return {}
         label = self.prefix or "test_"
-        means = {f"{label}{name}": float(values[own].mean()) for name, values in self.scores.items()}
+        means = {f"{label}{name}": float(self._of(name, own).mean()) for name in self.scores}
         if not self.many:
             return means
-        values, name = self.scores[self.metric.name][own], f"{self.prefix}{self.metric.name}"
+        values, name = self._of(self.metric.name, own), f"{self.prefix}{self.metric.name}"
         spread = {"std": values.std(), "min": values.min(), "max": values.max()}
         return means | {f"{name}_{kind}": float(value) for kind, value in spread.items()}
+
+    def _of(self, name: str, chosen: Booleans) -> Floats:
+        """A score of some models, without those whose rows do not define it (an area from one row, say).
+
+        A model that has diverged, whose loss is not finite, stays in: a mean must not hide it.
+        """
+        values, sane = self.scores[name][chosen], np.isfinite(self.scores[LOSS][chosen])
+        defined = values[~(np.isnan(values) & sane)]
+        return defined if len(defined) else values[:1]
 
     def by_node(self, replica: int, nodes: int) -> list[float]:
         """The metric of every node; NaN where there was none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -249,13 +249,17 @@ class Exchange:
         replicas = torch.tensor([job.replica for job in cohort.jobs], device=world.device)
 
         def work(algorithm: Algorithm, fold: Fold, states: Sequence[State]) -> tuple[State, State]:
-            swept, facts, message, memory = states
+            swept, own, message, memory = states
             solver = sweeping.join(world.solver, swept["solver"])
-            client = client_of(world.task, solver, world.work, facts, fold, peer=world.graph)
+            client = client_of(world.task, solver, world.work, own, fold, peer=world.graph)
+            if one_seed:  # without an axis of jobs: what is drawn from it is there once for all
+                client = replace(client, common_key=common_key)
             phase = self.address.phase(sweeping.join(algorithm, swept["method"]))
             return phase.local(client, message, memory)
 
-        states = [world.numbers_of(replicas), facts_of(cohort, world.pool.dtype), given, store.load(rows)]
+        facts = facts_of(cohort, world.pool.dtype)
+        one_seed, common_key = len({job.seed for job in cohort.jobs}) == 1, cohort.common_keys()[0]
+        states = [world.numbers_of(replicas), facts, given, store.load(rows)]
         outcome = world.executor.clients(
             cohort, partial(work, self.algorithm), states, partial(work, self.algorithm.quick())
         )
