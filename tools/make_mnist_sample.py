@@ -14,9 +14,9 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+from consilience.data.formats import Bytes, Labels, Split, read_idx
 
 from consilience.data import SOURCES
-from consilience.data.formats import Bytes, Labels, Split, read_idx
 from consilience.data.storage import Store
 
 TARGET = Path(__file__).parents[1] / "src" / "consilience" / "data" / "sample" / "mnist-sample.npz"

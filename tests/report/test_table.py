@@ -11,7 +11,8 @@ from rich.console import Console
 
 from consilience.problems import Classification, Metric, NextToken, Regression
 from consilience.report.summary import MethodSummary, RoundsTo
-from consilience.report.table import comparison_table, human_bytes
+from consilience.report.table import comparison_table
+from consilience.report.units import human_bytes
 
 ACCURACY, R2, PERPLEXITY = Classification.metric, Regression.metric, NextToken.metric
 

@@ -119,31 +119,32 @@ def methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/methods.md.")] = False,
 ) -> None:
     """List the methods by family, and the parts of which others can be composed."""
-    from consilience.cli.display import console
-    from consilience.cli.listings import list_methods, method_table, methods_page
+    from consilience.cli.listings import method_table, methods_page, read_inventory
+    from consilience.cli.screen import console
 
+    inventory = read_inventory()
     if markdown:
-        print(methods_page(), end="")
+        print(methods_page(inventory), end="")
     elif as_json:
-        print(json.dumps(list_methods(), indent=2))
+        print(json.dumps(inventory["methods"], indent=2))
     else:
-        console().print(method_table(list_methods()))
+        console().print(method_table(inventory))
 
 
 @app.command()
 def models() -> None:
     """List the models."""
-    from consilience.cli.display import console
-    from consilience.cli.listings import model_table
+    from consilience.cli.listings import model_table, read_inventory
+    from consilience.cli.screen import console
 
-    console().print(model_table())
+    console().print(model_table(read_inventory()))
 
 
 @app.command()
 def datasets() -> None:
     """List the data sets and whether they are on this machine."""
-    from consilience.cli.display import console
     from consilience.cli.listings import dataset_table
+    from consilience.cli.screen import console
 
     console().print(dataset_table())
 

@@ -11,7 +11,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
+from rich.text import Text
 
+from consilience.cli.screen import console
 from consilience.config.config import Config
 from consilience.data import load
 from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
@@ -22,13 +24,8 @@ from consilience.graphs.base import Adjacency
 from consilience.learning.randomness import Purpose, generator
 from consilience.report.bubbles import bubble_plot
 from consilience.report.graphs import graph_plot, graph_statistics
-from consilience.report.table import comparison_table, human_bytes
-
-
-def console() -> Console:
-    """Standard output; wide enough for tables where it is not a terminal."""
-    found = Console()
-    return found if found.is_terminal else Console(width=120)
+from consilience.report.table import comparison_table
+from consilience.report.units import human_bytes
 
 
 def display() -> Listener:
@@ -125,9 +122,11 @@ class LiveDisplay(_Clock):
 
 
 def show_result(result: Result) -> None:
-    """The comparison, and where the files are."""
+    """Print the comparison, the configuration's note on it, and where the files are."""
     screen = console()
     screen.print(comparison_table(result.summaries, result.targets, result.metric))
+    if result.note:
+        screen.print(Text(result.note))  # not markup: brackets are the user's
     if result.path is not None:
         print(f"results: {result.path}")
         for plot in filter(Path.exists, (result.path / name for name in plots_of(result.metric))):

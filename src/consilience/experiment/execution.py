@@ -172,13 +172,24 @@ class _Run:
             summary = {
                 "name": self.config.name,
                 "metric": metric.name,
+                "note": self.config.note,
                 "digest": digest,
                 "methods": [summary.to_json() for summary in summaries],
                 "environment": environment_of(self.config),
             }
             self.folder.write_json(SUMMARY, finite_line(summary))
         path = self.folder.path if self.folder else None
-        return Result(self.records, self.clients, summaries, self.models, metric, targets, digest, path)
+        return Result(
+            self.records,
+            self.clients,
+            summaries,
+            self.models,
+            metric,
+            targets,
+            digest,
+            path,
+            self.config.note,
+        )
 
     def _draw_nodes(self, path: Path, metric: Metric) -> None:
         """Plots of what is recorded about the nodes of graphs, if there are any."""

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from consilience.problems import Metric
 from consilience.report.summary import MethodSummary, RoundsTo, target_key
+from consilience.report.units import human_bytes, scaled
 
 NOTHING = "–"
 
@@ -52,7 +53,7 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
                 *(_rounds(row.rounds_to[target_key(target)]) for target in targets),
                 human_bytes(row.bytes_up),
                 human_bytes(row.bytes_down),
-                NOTHING if row.samples_per_s is None else _scaled(row.samples_per_s, ("", "k", "M", "G")),
+                NOTHING if row.samples_per_s is None else scaled(row.samples_per_s, ("", "k", "M", "G")),
             ]
             table.add_row(
                 # Labels are the user's: as `Text` their brackets are not taken for markup.
@@ -62,25 +63,6 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
             )
         table.add_section()
     return table
-
-
-def human_bytes(count: float) -> str:
-    """A number of bytes with a decimal unit and three digits.
-
-    >>> [human_bytes(count) for count in (0, 999, 1234, 999_600, 45_600_000, 1.2e9)]
-    ['0 B', '999 B', '1.23 kB', '1.00 MB', '45.6 MB', '1.20 GB']
-    """
-    return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB"))
-
-
-def _scaled(value: float, units: Sequence[str]) -> str:
-    """Three digits of a value that is not negative, in the fitting one of units 1000 times apart."""
-    power = 0
-    while float(f"{value:.3g}") >= 1000 and power < len(units) - 1:
-        value, power = value / 1000, power + 1
-    # The first unit counts whole things: 5 B, not 5.00 B.
-    digits = f"{value:#.3g}".rstrip(".") if power else f"{value:.3g}"
-    return f"{digits} {units[power]}".rstrip()
 
 
 def _final(summary: MethodSummary, metric: Metric) -> str:

@@ -28,6 +28,7 @@ class Sent:
     failed: tuple[frozenset[int], ...]
 
     def rows_of(self, replica: int) -> list[int]:
+        """The rows of a replica's messages."""
         return [row for row, (index, _) in enumerate(self.jobs) if index == replica]
 
     def delivered(self, replica: int) -> list[int]:
@@ -39,6 +40,7 @@ class Sent:
         return [row for row in self.delivered(replica) if self.arrived[row]]
 
     def rejected(self, replica: int) -> frozenset[int]:
+        """The clients of a replica whose messages were unsound."""
         return frozenset(self.jobs[row][1] for row in self.rows_of(replica) if not self.arrived[row])
 
 
