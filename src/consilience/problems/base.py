@@ -14,7 +14,7 @@ from consilience.errors import UserError
 from consilience.types import Params
 
 LOSS, ROWS = "loss", "rows"
-"""Sums that every problem has: of the losses, and of the rows that count."""
+"""The names of the sums that every problem has: of the losses, and of the rows that count."""
 
 
 class Metric(NamedTuple):
@@ -159,11 +159,11 @@ class Problem(ABC):
 
 
 def row_sums(losses: Tensor, weight: Tensor) -> Params:
-    """The sums that every problem has."""
+    """The sums that every problem has: of the losses, and of the rows that count."""
     counted = weight.double()
     return {LOSS: torch.where(weight > 0, losses.double(), 0.0).sum(), ROWS: counted.sum()}
 
 
 def mean_loss(sums: Params) -> Tensor:
-    """The mean loss over the rows that count."""
+    """The mean loss over the rows that count, from their sums."""
     return sums[LOSS] / sums[ROWS]
