@@ -6,13 +6,20 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test lint docs listings bench clean
+.PHONY: setup demo test test-everywhere lint docs listings bench clean
 
 demo: setup
 	$(BIN)/consilience run examples/quickstart.yaml --overwrite
 
 test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest
+
+# As other processors would round, with other numbers of threads, in random order: an hour on two cores.
+test-everywhere: $(VENV)/.dev
+	MKL_CBWR=AVX2 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --random-order
+	MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=2 $(BIN)/python -m pytest --random-order
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=4 $(BIN)/python -m pytest --random-order
+	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest --random-order
 
 bench: setup  # needs MNIST in CONSILIENCE_DATA, and makes virtual environments for the peers
 	$(BIN)/python benchmarks/cpu.py

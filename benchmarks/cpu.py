@@ -13,9 +13,9 @@ Settings (all MNIST, inputs in [-1, 1], one epoch a round, FedAvg weighted by da
     graph-cnn: 50 nodes on a random graph, Dirichlet(0.5); the same CNN, batch 100. Every node averages itself
         and its neighbours. The peers have no graphs without a server, so only the loop and we run it.
 
-Contestants are the scripts in `peers/`; each says in its first lines what it does and in which environment.
-They run one at a time, in another order in every repeat. Everybody trains one warm-up round that does not
-count. Columns of the table, medians over repeats:
+Contestants are scripts in `peers/`, listed in its `contestants.py`; each says in its first lines what it does
+and in which environment. They run one at a time, in another order in every repeat. Everybody trains one
+warm-up round that does not count. Columns of the table, medians over repeats:
     samples/s: samples of the timed rounds / seconds of the timed rounds (training and aggregation).
     x loop, x peer: that, divided by the hand-written loop's and by the fastest peer library's.
     start-up: seconds from the start of the process to the first timed round, less one round of median length
@@ -27,24 +27,16 @@ count. Columns of the table, medians over repeats:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
-import hashlib
 import json
 import os
 import platform
 import random
-import re
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,54 +48,11 @@ HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
 sys.path.insert(0, str(PEERS))
 
-from common import SETTINGS, STARTED, Setting, Task, save  # noqa: E402
+from common import SETTINGS, Setting, Task, save  # noqa: E402
+from contestants import CONTESTANTS, InstallError, interpreter  # noqa: E402
+from measuring import run  # noqa: E402
 
 SEED = 0
-TORCH = "torch==2.13.0"
-TOKEN = "BENCHMARK_TOKEN"
-"""Every process of a contestant inherits this variable; that is how its memory is added up."""
-SAMPLE_EVERY = 0.2
-THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_")
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A script, the packages it needs, and the environment in which it is fastest."""
-
-    script: str
-    packages: tuple[str, ...] = ()
-    """Installed after torch; none: this interpreter's own environment is used."""
-    bare: tuple[str, ...] = ()
-    """Installed without their dependencies."""
-    arguments: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    graphs: bool = False
-    peer: bool = True
-    default: bool = True
-    """Whether it runs without being asked for."""
-
-
-PFL = ("numpy", "pfl[pytorch]==0.6.0")
-FLOWER = ("numpy", "flwr[simulation]>=1.41")
-FEDLAB = ("numpy", "pandas", "scikit-learn", "tqdm", "munch", "pynvml", "pillow")
-
-CONTESTANTS = {
-    "ours": Contestant("ours.py", environment={"OMP_WAIT_POLICY": "PASSIVE"}, graphs=True, peer=False),
-    "loop": Contestant("loop.py", graphs=True, peer=False),
-    "loop-threads": Contestant("loop.py", arguments=("--threads",), graphs=True, peer=False, default=False),
-    "pfl": Contestant("peer_pfl.py", PFL, environment={"PFL_PYTORCH_DEVICE": "cpu"}),
-    "flower": Contestant(
-        "peer_flower.py", FLOWER, environment={"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    ),
-    "fedlab": Contestant("peer_fedlab.py", FEDLAB, bare=("fedlab==1.3.0",)),
-    "fedlab-memory": Contestant(
-        "peer_fedlab.py", FEDLAB, bare=("fedlab==1.3.0",), arguments=("--in-memory",)
-    ),
-}
-
-
-class InstallError(Exception):
-    """A peer could not be installed."""
 
 
 def task_of(setting: Setting, rounds: int) -> Task:
@@ -140,133 +89,6 @@ def task_of(setting: Setting, rounds: int) -> Task:
         tuple(weights),
         graph if setting.graph else np.zeros((0, 0), dtype=bool),
     )
-
-
-def interpreter(contestant: Contestant, root: Path) -> Path:
-    """The Python of a contestant's virtual environment, which is made if it is missing or outdated."""
-    if not contestant.packages:
-        return Path(sys.executable)
-    recipe = json.dumps([platform.python_version(), TORCH, contestant.packages, contestant.bare])
-    folder = root / hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    python, ready = folder / "bin" / "python", folder / "ready"
-    if ready.exists():
-        return python
-    print(f"installing {' '.join((*contestant.packages, *contestant.bare))}", flush=True)
-    root.mkdir(parents=True, exist_ok=True)
-    (root / ".gitignore").write_text("*\n")
-    _call([sys.executable, "-m", "venv", "--clear", folder])
-    constraint = folder / "constraints.txt"
-    constraint.write_text(f"{TORCH}\n")
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _call([*install, TORCH])
-    # The constraint keeps peers from replacing this torch by one of several GB with CUDA.
-    _call([*install, "--constraint", constraint, *contestant.packages])
-    if contestant.bare:
-        _call([*install, "--no-deps", *contestant.bare])
-    ready.write_text(recipe + "\n")
-    return python
-
-
-def _call(command: Sequence[str | Path]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InstallError(_reason(done.stderr))
-
-
-def _reason(log: str) -> str:
-    """The lines of a log that name an error, or its last ones."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"(\[rank\d+\]: )?([\w.]*(Error|Exception)\b|ERROR)", line)]
-    return " / ".join(dict.fromkeys(errors[-3:] or lines[-3:])) or "nothing was printed"
-
-
-class Memory:
-    """Watches the processes of one contestant."""
-
-    def __init__(self, root: int, token: str) -> None:
-        self.peak_bytes = 0
-        self._mark = f"{TOKEN}={token}".encode()
-        self._known = {root}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def processes(self) -> set[int]:
-        """Those that descend from the contestant or have inherited its token."""
-        alive = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-        for pid in sorted(alive - self._known):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                entry = Path(f"/proc/{pid}")
-                parent = int(entry.joinpath("stat").read_text().rpartition(")")[2].split()[1])
-                if parent in self._known or self._mark in entry.joinpath("environ").read_bytes().split(b"\0"):
-                    self._known.add(pid)
-        self._known &= alive  # numbers of ended processes are given to others
-        return self._known
-
-    def _watch(self) -> None:
-        while not self._done.wait(SAMPLE_EVERY):
-            self.peak_bytes = max(self.peak_bytes, sum(map(_pss, self.processes())))
-
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self._stop_leftovers()
-
-    def _stop_leftovers(self) -> None:
-        """Servers of a contestant that outlive it would disturb the next one."""
-        for order in (signal.SIGTERM, signal.SIGKILL):
-            patience = time.monotonic() + 5
-            while (left := {pid for pid in self.processes() if _runs(pid)}) and time.monotonic() < patience:
-                time.sleep(0.1)
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, order)
-
-
-def _pss(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def run(
-    name: str, python: Path, setting: str, files: Path, rounds: int | None, timeout: float
-) -> dict[str, Any]:
-    """One run of one contestant: its result and its memory, or why there is none."""
-    contestant = CONTESTANTS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        out, log, token = Path(folder) / "result.json", Path(folder) / "log", uuid.uuid4().hex
-        command = [python, PEERS / contestant.script, "--setting", setting, "--files", files, "--out", out]
-        command += [*contestant.arguments, *([] if rounds is None else ["--rounds", str(rounds)])]
-        # Nobody inherits how threads wait or how many there are: that is each contestant's own affair.
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(THREADING)}
-        environment = {**inherited, **contestant.environment, TOKEN: token, STARTED: repr(time.time())}
-        with log.open("w") as stream:
-            process = subprocess.Popen(
-                command, env=environment, stdout=stream, stderr=stream, cwd=folder, start_new_session=True
-            )
-            with Memory(process.pid, token) as memory:
-                try:
-                    ending = f"ended with status {process.wait(timeout)}"
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                    ending = f"not done after {timeout:g} s"
-        if process.returncode or not out.exists():
-            return {"failed": f"{ending}: {_reason(log.read_text(errors='replace'))}"}
-        return {**json.loads(out.read_text()), "peak_pss_bytes": memory.peak_bytes}
 
 
 def rows_of(runs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -120,7 +120,7 @@ def loop(
     dataset = load(config.data.name)
     inputs, targets = dataset.inputs.to(DEVICE), dataset.targets.to(DEVICE)
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    model = config.model.build(dataset.shape, dataset.classes).to(DEVICE, memory_format=layout)
+    model = config.model.build(dataset.shape, dataset.outputs).to(DEVICE, memory_format=layout)
     solver = config.solver.variants[0]
     optimiser = torch.optim.SGD(
         model.parameters(),

@@ -77,6 +77,7 @@ class Federation:
             "samples": self.cohort.column(self.cohort.samples(), dtype),
             "steps": self.cohort.column(self.cohort.steps(), dtype),
             "key": self.cohort.keys(),
+            "common_key": self.cohort.common_keys(),
         }
         sent = tree.map_leaves(lambda value: value.expand(jobs, *value.shape).contiguous(), self.start)
 
@@ -91,6 +92,7 @@ class Federation:
                 epochs,
                 fold,
                 count["n"]["key"],
+                count["n"]["common_key"],
                 clip=self.cohort.work.clip,
             )
             return action(client, {**down, **own_rows}), {}

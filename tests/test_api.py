@@ -38,7 +38,7 @@ def test_the_one_liner():
     assert len(result.clients) == 20
     (summary,) = result.summaries
     assert (summary.setting, summary.method, summary.seeds, summary.rounds) == ("star", "hwa", 2, 2)
-    assert result.accuracy == summary.final_accuracy_mean
+    assert result.accuracy == summary.final_mean
     assert 0 < result.accuracy < 1
     params = result.models["star hwa"]["params"]
     assert {name: tuple(value.shape) for name, value in params.items()} == {
@@ -122,7 +122,7 @@ def test_own_data(kind: str):
         data = OWN
     result = cs.run("fedavg", data=data, **TINY)
     (params,) = (models["params"] for models in result.models.values())
-    assert params["head.bias"].shape[-1] == data.classes
+    assert params["head.bias"].shape[-1] == data.outputs
     assert params["body.1.weight"].shape[-1] == data.inputs[0].numel()
 
 

@@ -55,7 +55,7 @@ def simulation_of(task: Task) -> Simulation:
 
     def build() -> nn.Module:
         spec = MLP(hidden=(200, 200)) if setting.model == "mlp" else MnistCNN(dropout=False)
-        model = spec.build(dataset.shape, dataset.classes)
+        model = spec.build(dataset.shape, dataset.outputs)
         with torch.no_grad():
             for parameter, value in zip(model.parameters(), task.weights, strict=True):
                 parameter.copy_(torch.from_numpy(value))

@@ -20,33 +20,43 @@ from consilience.learning import curvature
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task, mean_loss
 from consilience.objectives.base import Objective, Pass
+from consilience.problems.base import LOSS, ROWS, row_sums
+from consilience.problems.base import mean_loss as mean_of
 from consilience.types import Batch, Params, State
 
 Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
-"""Which batches: of training; one pass over the training data, in batches as in training; the first batch
-of that pass; such a pass in any batches, where only samples matter; the held-out data; these if any, else the
-training data; the global test set."""
+"""Which batches are meant.
+
+- `train`: those of local training;
+- `data`: one pass over the training data, in batches as in training;
+- `batch`: the first batch of that pass;
+- `samples`: a pass over the training data in any batches, where only samples matter;
+- `holdout`: the held-out data;
+- `own`: the held-out data if there are any, else the training data;
+- `test`: the global test set.
+"""
 
 
 class Step(ABC):
     """What is done with one batch: something is measured, and the carry moves by it.
 
-    A frozen dataclass, so that equal steps do equal work. `extras` stay the same over all batches.
+    The carry is the state that passes from batch to batch, such as a model in training or a sum; the extras
+    stay the same over all batches. A step is a frozen dataclass, so that equal steps do equal work.
     """
 
     @abstractmethod
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        """What the batch says, e.g. a gradient. Pure."""
+        """What the batch says, e.g. a gradient. The function is pure."""
 
     def advance(self, carry: State, found: State, extras: State) -> State:
-        """The next carry; by default sums grow and buffers are replaced. Pure."""
+        """The next carry; by default sums grow and buffers are replaced. The function is pure."""
         return {
             group: found[group] if group == "buffers" else tree.add(params, found[group])
             for group, params in carry.items()
         }
 
     def advance_in_place(self, carry: State, found: State, extras: State) -> None:
-        """The same numbers, up to rounding, written over the old ones: a CPU's memory is slow."""
+        """Write the numbers of `advance`, up to rounding, over the old carry: a CPU's memory is slow."""
         for group, params in carry.items():
             for name, value in params.items():
                 if group == "buffers":
@@ -64,7 +74,10 @@ class Step(ABC):
 
 
 class Fold(Protocol):
-    """Runs a step over a client's batches. What a step puts into the group `tally` the engine also logs."""
+    """A function that runs a step over a client's batches.
+
+    What a step puts into the group `tally` the engine also logs.
+    """
 
     def __call__(
         self, step: Step, carry: State, extras: State, rows: Rows, epoch: int | None = None
@@ -100,21 +113,24 @@ class Client:
     steps: Tensor
     """0-d, the optimiser steps of one local training."""
     epochs: int
+    """The epochs of one local training; 0 where its length is a number of steps."""
     fold: Fold
     key: Tensor
     """0-d int64, the source of random draws that are not about a batch."""
+    common_key: Tensor
+    """0-d int64, such a source that all clients of a seed share in a round."""
     peer: bool = False
     """Whether it is a node of a graph."""
     clip: float | None = None
-    """The largest norm of a gradient in training."""
+    """The largest norm of a gradient in training; longer ones are shortened."""
 
     def train(
         self, model: State, objective: Objective | None = None, context: State | None = None
     ) -> Trained:
-        """Local training from a model (any State with `params` and `buffers`).
+        """The result of local training from a model.
 
         Args:
-            model: Where to start.
+            model: Where to start: any State with `params` and `buffers`.
             objective: What to minimise; by default the plain loss.
             context: Tensors for the objective's `penalty` and `correct`.
         """
@@ -134,7 +150,7 @@ class Client:
         return self._train_until_worse(step, carry, extras, rollback=objective.early_stop == "rollback")
 
     def _train_until_worse(self, step: Step, carry: State, extras: State, *, rollback: bool) -> Trained:
-        """Epoch by epoch; the first one that raises the held-out loss is the last."""
+        """The result of training epoch by epoch; the first one that raises the held-out loss is the last."""
         start, blank = _weights(carry), carry["tally"]
         steps = torch.zeros_like(self.steps)
         running = torch.ones_like(self.samples, dtype=torch.bool)
@@ -155,10 +171,9 @@ class Client:
 
     def holdout_loss(self, model: State) -> Tensor:
         """The mean loss on the client's held-out data (NaN where it has none)."""
-        zero = self.samples.new_zeros(())
-        carry = {"sum": {"correct": zero, "loss": zero, "rows": zero}}
-        total = self.fold(ScoreStep(self.task), carry, _weights(model), "holdout")["sum"]
-        return total["loss"] / total["rows"]
+        zero = self.samples.new_zeros((), dtype=torch.float64)
+        total = self.fold(LossStep(self.task), {"sum": {LOSS: zero, ROWS: zero}}, _weights(model), "holdout")
+        return mean_of(total["sum"]).to(self.samples.dtype)
 
     def grad(self, model: State, rows: Literal["data", "batch"] = "data") -> Gradient:
         """The gradient of the client's mean loss, in training mode, on all of its data or on one batch."""
@@ -216,7 +231,7 @@ class TrainStep(Step):
         def loss(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
             model = {"params": params, "buffers": carry["buffers"]}
             output = self.task.forward(model, batch, training=True)
-            fit = mean_loss(objective.fit(self.task, output.logits, batch.targets), batch.weight)
+            fit = mean_loss(objective.fit(self.task, output.prediction, batch.targets), batch.weight)
             penalty = objective.penalty(Pass(self.task, params, batch, output), extras)
             return (fit if penalty is None else fit + penalty), (fit, output.buffers)
 
@@ -243,18 +258,18 @@ class TrainStep(Step):
         super().advance_in_place(rest, found, extras)
 
     def stackable(self, extras: State) -> bool:
-        """Numbers that differ between clients would not line up with the stacked tensors."""
+        """Whether the solver allows it; numbers that differ between clients would not line up."""
         return self.solver.stackable and not extras["solver"]
 
 
 @dataclass(frozen=True)
 class GradStep(Step):
-    """Adds the gradient of one batch's summed loss."""
+    """A step that adds the gradient of one batch's summed loss."""
 
     task: Task
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        """Parameters stay; batch-normalisation statistics move as they do in training."""
+        """The gradient; parameters stay, batch-normalisation statistics move as in training."""
         loss = _summed_loss(self.task, carry["buffers"], batch)
         grads, buffers = torch.func.grad(loss, has_aux=True)(extras["params"])
         return {"sum": grads, "buffers": buffers, "count": {"rows": batch.weight.sum()}}
@@ -262,12 +277,12 @@ class GradStep(Step):
 
 @dataclass(frozen=True)
 class HvpStep(Step):
-    """Adds the Hessian-vector product of one batch's summed loss."""
+    """A step that adds the Hessian-vector product of one batch's summed loss."""
 
     task: Task
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        """Differentiates the inner product of the gradient with the vector (double backward)."""
+        """The product: the derivative of the gradient's inner product with the vector (double backward)."""
         loss = _summed_loss(self.task, carry["buffers"], batch)
 
         def slope(params: Params) -> tuple[Tensor, Params]:
@@ -280,18 +295,31 @@ class HvpStep(Step):
 
 @dataclass(frozen=True)
 class ScoreStep(Step):
-    """Adds correct answers, loss and rows of one batch, in evaluation mode. The model is in `extras`."""
+    """A step that adds the problem's sums over one batch, in evaluation mode. The model is in `extras`."""
 
     task: Task
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        score = self.task.score(extras, batch)
-        return {"sum": {"correct": score.correct, "loss": score.loss, "rows": batch.weight.sum()}}
+        return {"sum": self.task.tally(extras, batch)}
+
+
+@dataclass(frozen=True)
+class LossStep(Step):
+    """A step that adds the loss and the rows of one batch, in evaluation mode. The model is in `extras`."""
+
+    task: Task
+
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        prediction = self.task.forward(extras, batch, training=False).prediction
+        return {"sum": row_sums(self.task.loss(prediction, batch.targets), batch.weight)}
 
 
 @dataclass(frozen=True)
 class CurvatureStep(Step):
-    """Adds one batch to a curvature diagonal and counts rows and batches. The model is in `extras`."""
+    """A step that adds one batch to a curvature diagonal and counts rows and batches.
+
+    The model is in `extras`.
+    """
 
     task: Task
     names: tuple[str, ...]
@@ -310,7 +338,7 @@ class _SummedLoss(Protocol):
 def _summed_loss(task: Task, buffers: Params, batch: Batch) -> _SummedLoss:
     def loss(params: Params) -> tuple[Tensor, Params]:
         output = task.forward({"params": params, "buffers": buffers}, batch, training=True)
-        losses = task.loss(output.logits, batch.targets)
+        losses = task.loss(output.prediction, batch.targets)
         return torch.where(batch.weight > 0, losses, 0.0).sum(), output.buffers
 
     return loss

@@ -19,16 +19,19 @@ Hubs, memories, downloads, uploads and contexts all are States. Two levels, neve
 """
 
 Number = float | Tensor
-"""A hyper-parameter: a float, or a 0-d tensor where a sweep gives every lane its own value."""
+"""A hyper-parameter: a float, or a 0-d tensor where a sweep gives every lane its own value.
+
+A lane is one of the places in which clients train side by side, as one stacked computation.
+"""
 
 
 class Batch(NamedTuple):
     """Some rows of one client's data."""
 
     inputs: Tensor
-    """[batch, ...] normalised inputs."""
+    """[batch, ...] normalised inputs, or tokens."""
     targets: Tensor
-    """[batch] class numbers."""
+    """[batch, ...] what the problem asks for, e.g. the numbers of classes."""
     weight: Tensor
     """[batch] 1 for a row that counts, 0 for padding."""
     key: Tensor

@@ -211,6 +211,16 @@ def test_two_models_go_up_and_one_comes_down(scene, play):
 
 
 @pytest.mark.parametrize(
+    ("row_index", "told"), [(0, False), (60, False), ("bias0", False), ("max_diag", True)]
+)
+def test_the_row_is_told_only_where_clients_voted_for_it(scene, play, row_index, told):
+    simulation = play(scene(), FAGH(row_index=row_index), 1)
+    down = simulation.step(evaluate=False)[0].bytes_down
+    assert down.get("pivot", 0) == (5 * 8 if told else 0)
+    assert ("pivot" in simulation.hub) == told
+
+
+@pytest.mark.parametrize(
     ("method", "message"),
     [
         (FAGH(row_index=83), "row_index 83 is outside the model's 83 parameters"),

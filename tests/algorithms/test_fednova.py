@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from consilience import tree
+from consilience import sweeping, tree
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedavgm import FedAvgM
 from consilience.algorithms.fednova import FedNova
@@ -20,7 +20,7 @@ from consilience.learning.solvers import SGD, Adam
 from consilience.method import Composed
 from consilience.objectives.control_variates import ControlVariates
 from consilience.rules.by_data import ByData
-from consilience.rules.normalised_steps import NormalisedSteps, effective_steps
+from consilience.rules.normalised_steps import NormalisedSteps
 
 PLAIN, HEAVY = SGD(0.1), SGD(0.1, momentum=0.9, weight_decay=0.01)
 
@@ -29,13 +29,27 @@ def model(simulation):
     return tree.index(simulation.hub, 0)["params"]
 
 
+def coefficients(steps, momentum, pull):
+    """Of every step's gradient in the final distance: the solver and the penalty on one unit of it alone."""
+    found = []
+    for place in range(steps):
+        distance = velocity = 0.0
+        for step in range(steps):
+            velocity = momentum * velocity + (step == place) - pull * distance
+            distance += velocity
+        found.append(distance)
+    return found
+
+
 def recursion(steps, momentum, pull):
-    """Distance along a constant unit gradient, step by step, as the solver and the penalty have it."""
-    distance = velocity = 0.0
-    for _ in range(steps):
-        velocity = momentum * velocity + 1 - pull * distance
-        distance += velocity
-    return distance
+    return sum(abs(number) for number in coefficients(steps, momentum, pull))
+
+
+def effort(steps, momentum=0.0, pull=0.0):
+    """The effective number of steps that a client sends: with the pull, where there is one."""
+    solver = sweeping.replace(SGD(1.0), {"momentum": momentum})
+    sent = NormalisedSteps(pull).evidence(SimpleNamespace(solver=solver, steps=steps), {}, {})[0]["effort"]
+    return sent.get("pulled_steps", sent["steps"])
 
 
 def count(value):
@@ -56,26 +70,50 @@ def test_with_equal_steps_it_is_fedavg(scene, play, dtype, solver, weighting):
 
 
 # 2
-@pytest.mark.parametrize("steps", [0, 1, 2, 7, 100, 1023])
-@pytest.mark.parametrize(
-    ("momentum", "pull"),
-    [
-        (0.0, 0.0),
-        (0.5, 0.0),
-        (0.9, 0.0),
-        (0.0, 0.01),
-        (0.0, 0.5),
-        (0.9, 1e-4),
-        (0.9, 0.01),
-        (0.9, 0.1),
-        (0.5, 0.9),
-    ],
-)
-def test_effective_steps_are_those_of_the_recursion(steps, momentum, pull):
+NUMBERS = [
+    (0.0, 0.0),
+    (0.5, 0.0),
+    (0.9, 0.0),
+    (0.0, 0.01),
+    (0.0, 0.5),
+    (0.9, 1e-4),
+    (0.9, 0.01),
+    (0.9, 0.1),
+    (0.9, 0.5),
+    (0.5, 0.9),
+]
+"""Momentum and pull."""
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7, 8, 100])
+@pytest.mark.parametrize(("momentum", "pull"), NUMBERS)
+def test_effective_steps_are_the_coefficients_absolute_sum(steps, momentum, pull):
     expected = torch.tensor(recursion(steps, momentum, pull), dtype=torch.float64)
-    assert_close(effective_steps(count(steps), momentum, pull), expected, rtol=1e-10, atol=0)
+    exact = count(steps).double()
+    assert_close(effort(exact, momentum, pull), expected, rtol=1e-10, atol=0)
     swept = [torch.tensor(number, dtype=torch.float64) for number in (momentum, pull)]
-    assert_close(effective_steps(count(steps), *swept), expected, rtol=1e-10, atol=0)
+    assert_close(effort(exact, *swept), expected, rtol=1e-10, atol=0)
+
+
+def test_clients_and_swept_numbers_may_all_differ_under_vmap():
+    cases = [(steps, *numbers) for steps in (3, 0, 40) for numbers in NUMBERS]
+    columns = [torch.tensor(column, dtype=torch.float64) for column in zip(*cases, strict=True)]
+    expected = torch.tensor([recursion(*case) for case in cases], dtype=torch.float64)
+    assert_close(torch.func.vmap(effort)(*columns), expected, rtol=1e-10, atol=0)
+    several = [column.reshape(3, -1) for column in columns]
+    nested = torch.func.vmap(torch.func.vmap(effort))(*several)
+    assert_close(nested.flatten(), expected, rtol=1e-10, atol=0)
+    shared = torch.func.vmap(effort, in_dims=(0, None, None))(columns[0][:11], 0.9, columns[2][8])
+    assert_close(shared[0], torch.tensor(recursion(3, 0.9, 0.5), dtype=torch.float64), rtol=1e-10, atol=0)
+
+
+def test_a_pull_against_momentum_does_not_throw_the_server_far_away():
+    """Coefficients of both signs, whose plain sum all but vanishes."""
+    signed = coefficients(8, 0.9, 0.5)
+    assert min(signed) < 0
+    assert abs(sum(signed)) < 0.9
+    further_than_fedprox = recursion(8, 0.9, 0.0) / float(effort(count(8), 0.9, 0.5))
+    assert further_than_fedprox < 5
 
 
 # 2
@@ -85,9 +123,9 @@ def test_the_recursions_of_the_paper_are_special_cases():
         counter = 0.9 * counter + 1
         with_momentum += counter
         pulled = (1 - 0.05) * pulled + 1
-    assert_close(float(effective_steps(count(9), 0.9)), with_momentum)
-    assert_close(float(effective_steps(count(9), 0.0, 0.05)), pulled)
-    assert float(effective_steps(count(9))) == 9
+    assert_close(float(effort(count(9).double(), 0.9)), with_momentum)
+    assert_close(float(effort(count(9).double(), 0.0, 0.05)), pulled)
+    assert float(effort(count(9))) == 9
 
 
 def sent(solver, mu, steps, gradient):
@@ -115,22 +153,23 @@ def test_a_client_with_twice_the_steps_contributes_the_same_direction(inbox, sol
     assert_close(merged, expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3])
-def test_the_merged_model_is_the_equation_by_hand(scene, play, mu):
+@pytest.mark.parametrize(("solver", "mu"), [(PLAIN, 0.0), (PLAIN, 0.3), (HEAVY, 0.0), (HEAVY, 5.0)])
+def test_the_merged_model_is_the_equation_by_hand(scene, play, solver, mu):
     """Each client trained alone, by FedProx, gives w_k; 2, 6 and 2 steps."""
     where = scene(sizes=(4, 11, 1))
     part, start, trained = where.partitions[0], model(play(where, FedAvg(), 0)), []
     for client in range(3):
         shards = tuple(shard if k == client else shard[:0] for k, shard in enumerate(part.shards))
         alone = replace(where, partitions={0: replace(part, shards=shards)})
-        trained.append(model(play(alone, FedProx(mu=mu), 1)))
+        trained.append(model(play(alone, FedProx(mu=mu), 1, solver)))
     shares = [4 / 16, 11 / 16, 1 / 16]
-    effective = [recursion(steps, 0.0, 0.1 * mu) for steps in (2, 6, 2)]
-    length = sum(p * steps for p, steps in zip(shares, (2, 6, 2), strict=True))
+    effective = [recursion(steps, solver.momentum, 0.1 * mu) for steps in (2, 6, 2)]
+    free = [recursion(steps, solver.momentum, 0.0) for steps in (2, 6, 2)]
+    length = sum(p * steps for p, steps in zip(shares, free, strict=True))
     expected = start
     for p, a, own in zip(shares, effective, trained, strict=True):
         expected = tree.axpy(-length * p / a, tree.sub(start, own), expected)
-    assert_close(model(play(where, FedNova(mu=mu), 1)), expected, rtol=1e-12, atol=1e-14)
+    assert_close(model(play(where, FedNova(mu=mu), 1, solver)), expected, rtol=1e-12, atol=1e-14)
 
 
 def test_unequal_work_does_not_move_the_optimum_and_moves_fedavgs(inbox):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -192,6 +193,27 @@ def test_a_negative_product_of_skewness_and_kurtosis(sign, expected):
     pair = torch.stack([skewed, -skewed])  # reflection turns the sign of k3 alone
     found = Gaussianity(form="as_printed", sign=sign).coefficients(pair, torch.tensor([0.5, 0.5]))
     assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("form", "products", "expected"),
+    [
+        ("normalised", (-1, -1, 3), (-1.0, -1.0, 3.0)),
+        ("normalised", (-1, -1, 1), None),
+        ("normalised", (-1, -1, -3), None),
+        ("as_printed", (-1, -1, 2), (-0.5, -0.5, 1.0)),
+        ("as_printed", (-1, -1, -3), None),
+    ],
+)
+def test_raw_weights_are_those_of_the_data_where_the_sum_or_the_largest_is_not_positive(
+    form, products, expected
+):
+    """Three clients, whose k3 k4 are in proportion to the products."""
+    skewed = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 0.3], dtype=torch.float64)
+    layer = torch.stack([math.copysign(abs(one) ** (1 / 7), one) * skewed for one in products])
+    shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    found = Gaussianity(form=form, sign="raw").coefficients(layer, shares)
+    assert_close(found, torch.tensor(expected or shares.tolist(), dtype=torch.float64))
 
 
 def test_histograms_and_the_gaussian_have_mass_one(samples):

@@ -50,6 +50,20 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 
 
 @pytest.fixture
+def refused() -> Callable[[Answer, str], None]:
+    """Asserts that there is one line on standard error, and nothing else."""
+
+    def check(answer: Answer, line: str) -> None:
+        assert answer.code == 2
+        assert answer.err.startswith("consilience: ")
+        assert answer.err.count("\n") == 1
+        assert line in answer.err
+        assert answer.out == ""
+
+    return check
+
+
+@pytest.fixture
 def out(tmp_path: Path) -> Path:
     """Where runs go."""
     return tmp_path / "out"

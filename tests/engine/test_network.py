@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from consilience.graphs.complete import Complete
 from consilience.graphs.erdos_renyi import ErdosRenyi
 from consilience.graphs.ring import Ring
 from consilience.graphs.star import Star
+from consilience.learning.randomness import Purpose, generator
 from consilience.learning.solvers import SGD
 from consilience.transforms.compressed import Compressed
 
@@ -135,6 +137,40 @@ def test_nodes_leave_and_come_back_with_their_old_model():
         simulation.step(evaluate=False)
         same = [torch.equal(old, new) for old, new in zip(before, weights(simulation), strict=True)]
         assert same == (~there[number]).tolist()
+
+
+def presence(network: Network, seed: int, rounds: int) -> list[list[bool]]:
+    """Who is there, from the first round on, as the chain of chances says."""
+    there = [[True] * NODES]
+    for number in range(1, rounds):
+        draws = generator(seed, Purpose.CHURN, number).random(NODES)
+        pairs = zip(there[-1], draws, strict=True)
+        there.append([bool(d >= network.leave if here else d < network.come_back) for here, d in pairs])
+    return there
+
+
+@pytest.mark.parametrize("come_back", [0.3, 0.7])
+def test_who_is_there_does_not_depend_on_what_was_asked_before(come_back):
+    network = Network(leave=0.3, come_back=come_back)
+    expected = {seed: presence(network, seed, 1501) for seed in (5, 6)}
+
+    def ask(seed, number):
+        return network.present(seed, NODES, number).tolist()
+
+    orders = [[1500], [299], [*range(300)], [*range(299, -1, -1)], [7, 7, 250, 7, 3]]
+    for seed, order in itertools.product(expected, orders):
+        assert [ask(seed, number) for number in order] == [expected[seed][number] for number in order]
+    for other in range(5000):  # more than are remembered
+        network.present(100 + other, NODES, 1)
+    assert [ask(5, number) for number in (299, 0, 1, 128)] == [expected[5][n] for n in (299, 0, 1, 128)]
+
+
+def test_nobody_can_change_who_was_there():
+    network = Network(leave=0.3)
+    before = network.present(0, NODES, 9).copy()
+    with pytest.raises(ValueError, match="read-only"):
+        network.present(0, NODES, 9)[:] = False
+    assert np.array_equal(network.present(0, NODES, 9), before)
 
 
 def test_a_node_that_comes_back_fresh_starts_from_its_initial_model():

@@ -36,9 +36,9 @@ def test_forward_equals_the_plain_module(network, name, training):
     held = copy.deepcopy((model, rows))
     output = task.forward(model, rows, training=training)
     assert_close((model, tuple(rows)), (held[0], tuple(held[1])), rtol=0, atol=0)
-    assert_close(output.logits, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
+    assert_close(output.prediction, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
     assert_close(output.buffers, dict(plain.named_buffers()), rtol=1e-12, atol=1e-12)
-    assert torch.equal(output.features, output.logits)  # a module without a head has no other features
+    assert torch.equal(output.features, output.prediction)  # a module without a head has no other features
 
 
 def test_training_again_moves_the_buffers_on(network):
@@ -57,10 +57,10 @@ def test_dropout_follows_the_key_of_the_batch(network):
     task = Task(plain, DTYPE)
     model, rows = task.weights_of(plain), batch(images())
     other = rows._replace(key=torch.tensor(12))
-    first = task.forward(model, rows, training=True).logits
-    assert torch.equal(task.forward(model, rows, training=True).logits, first)
-    assert not torch.equal(task.forward(model, other, training=True).logits, first)
-    evaluated = task.forward(model, other, training=False).logits
+    first = task.forward(model, rows, training=True).prediction
+    assert torch.equal(task.forward(model, rows, training=True).prediction, first)
+    assert not torch.equal(task.forward(model, other, training=True).prediction, first)
+    evaluated = task.forward(model, other, training=False).prediction
     assert_close(evaluated, plain.to(DTYPE).eval()(rows.inputs), rtol=1e-12, atol=1e-12)
 
 
@@ -91,7 +91,7 @@ def test_a_dropout_layer_used_twice_draws_two_masks_in_every_pass_the_same(kind)
     task, model, inputs = Task(kind(), DTYPE), {"params": {}, "buffers": {}}, torch.ones(20, 50, dtype=DTYPE)
 
     def masks(key: torch.Tensor) -> torch.Tensor:
-        return task.forward(model, batch(inputs)._replace(key=key), training=True).logits
+        return task.forward(model, batch(inputs)._replace(key=key), training=True).prediction
 
     found = masks(torch.tensor(11))
     agreement = (found[:, 0] == found[:, 1]).double().mean().item()
@@ -109,7 +109,7 @@ def test_a_head_gives_features():
     task = Task(plain, DTYPE)
     output = task.forward(task.weights_of(plain), batch(images()), training=True)
     assert_close(output.features, plain.body(images()), rtol=1e-12, atol=1e-12)
-    assert_close(output.logits, plain(images()), rtol=1e-12, atol=1e-12)
+    assert_close(output.prediction, plain(images()), rtol=1e-12, atol=1e-12)
     assert task.has_features
     assert not Task(plain.body).has_features
 
@@ -140,11 +140,11 @@ def test_score_counts_the_rows_that_count(network, padding):
     plain = network("mlp").to(DTYPE)
     task = Task(plain, DTYPE)
     rows = batch(images(), padding)
-    score = task.score(task.weights_of(plain), rows)
+    score = task.tally(task.weights_of(plain), rows)
     kept = len(rows.inputs) - padding
     logits = plain(rows.inputs)[:kept]
-    assert score.correct == (logits.argmax(1) == rows.targets[:kept]).sum()
-    assert_close(score.loss, F.cross_entropy(logits, rows.targets[:kept], reduction="sum"))
+    assert score["correct"] == (logits.argmax(1) == rows.targets[:kept]).sum()
+    assert_close(score["loss"], F.cross_entropy(logits, rows.targets[:kept], reduction="sum").double())
 
 
 def test_mean_loss_ignores_padding_whatever_it_holds():
@@ -166,9 +166,9 @@ class Repeated(nn.Module):
         return self.once(torch.tanh(self.twice(torch.tanh(self.twice(inputs)))))
 
 
-def test_output_shapes_lists_layers_that_run_once(network):
-    assert Task(network("cnn")).output_shapes(torch.Size((7, 2, 6, 6))) == {"0": (7, 3, 3, 3), "3": (7, 3)}
-    assert Task(Repeated()).output_shapes(torch.Size((5, 4))) == {"once": (5, 3)}
+def test_a_trace_lists_layers_that_run_once(network):
+    assert Task(network("cnn")).trace(torch.Size((7, 2, 6, 6))).layers == {"0": (7, 3, 3, 3), "3": (7, 3)}
+    assert Task(Repeated()).trace(torch.Size((5, 4))).layers == {"once": (5, 3)}
 
 
 class HeadOnly(nn.Module):
@@ -256,9 +256,9 @@ def test_any_module_works(kind):
         held = copy.deepcopy(model)
         output = task.forward(model, rows, training=training)
         assert_close(model, held, rtol=0, atol=0)
-        assert_close(output.logits, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
+        assert_close(output.prediction, plain.train(training)(rows.inputs), rtol=1e-12, atol=1e-12)
         assert_close(output.buffers, dict(plain.named_buffers()), rtol=1e-12, atol=1e-12)
-        assert torch.equal(output.features, output.logits)
+        assert torch.equal(output.features, output.prediction)
 
 
 @pytest.mark.parametrize("kind", MODULES)
@@ -269,4 +269,4 @@ def test_a_task_holds_no_weights(kind):
     assert all(value.is_meta for value in task.skeleton.state_dict().values())
     task.forward(model, batch(torch.randn(5, 4, dtype=DTYPE)), training=False)
     assert all(value.is_meta for value in task.skeleton.state_dict().values())
-    task.output_shapes(torch.Size((7, 4)))  # runs on the meta device, after a pass too
+    task.trace(torch.Size((7, 4)))  # runs on the meta device, after a pass too

@@ -78,16 +78,22 @@ SAVING: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("mapped", [False, True])
+def by_autograd(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    @torch.enable_grad()
+    def gradient(x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(function(x), x)[0]
+
+    return gradient
+
+
+@pytest.mark.parametrize("way", ["func", "vmap", "autograd"])
 @pytest.mark.parametrize("kind", SAVING)
-def test_every_tensor_that_arrives_was_given_or_made_before(kind, mapped, same):
+def test_every_tensor_that_arrives_was_given_or_made_before(kind, way, same):
     """Else the recorder would take it for a constant, and numbers of one batch would be used for all."""
-
-    def one(x: Tensor) -> Tensor:
-        return torch.func.grad(lambda x: SAVING[kind](x).sum())(x)
-
-    function = torch.func.vmap(one) if mapped else one
-    shape = (2, 3, 3) if mapped else (3, 3)
+    gradient = (by_autograd if way == "autograd" else torch.func.grad)(lambda x: SAVING[kind](x).sum())
+    function = torch.func.vmap(gradient) if way == "vmap" else gradient
+    shape = (2, 3, 3) if way == "vmap" else (3, 3)
     example, other = torch.randn(shape), torch.randn(shape)
     log = Log(function, example)
     assert not log.strangers, (

@@ -79,7 +79,7 @@ class DESA(SingleExchange):
         distil_weight: The divergence's share in the distillation, beside the anchors' cross-entropy.
         contrast_temperature: Of the contrast.
         average: Over whose images an anchor is the mean: of all clients, or of those that have its class.
-        start: Whether matching starts from noise of each client's own, or all from the same.
+        start: Whether matching starts from noise of each client's own, or all of a seed from the same.
         matching_lr: Learning rate of the matching.
         matching_momentum: Its momentum.
         width: Channels of the random networks.
@@ -182,6 +182,8 @@ class DESA(SingleExchange):
         return {"params": memory["params"], "buffers": memory["buffers"]}
 
     def refuse(self, conditions: Conditions) -> str | None:
+        if not conditions.problem.has_classes:
+            return f"it makes images of every class, and {conditions.problem.name} has none"
         if not conditions.graph:
             return (
                 "a node learns from the others' logits, not its own, but a server tells all the same: "
@@ -211,7 +213,7 @@ class DESA(SingleExchange):
         """A client's own images."""
         inputs, classes = self.form
         blank = client.samples.new_zeros(classes, self.ipc, *inputs)
-        key = client.key if self.start == "own" else torch.zeros_like(client.key)
+        key = client.key if self.start == "own" else client.common_key
         match = Matching(self.iterations, self.matching_lr, self.matching_momentum, self.width, self.depth)
         rows = class_rows(client, classes)
         images = match(client, normals(key, NOISE_STREAM, blank), rows)
@@ -254,5 +256,5 @@ def _logits(client: Client, images: Tensor, model: State) -> State:
     for some in torch.split(images, AT_ONCE):
         labels = torch.zeros(len(some), dtype=torch.int64, device=some.device)  # nobody looks at them
         batch = Batch(some, labels, some.new_ones(len(some)), client.key)
-        answers.append(client.task.forward(model, batch, training=False).logits)
+        answers.append(client.task.forward(model, batch, training=False).prediction)
     return {"logits": {"anchors": torch.cat(answers)}}

@@ -6,8 +6,8 @@ phi is drawn, and with X_c the client's samples of class c and S_c its anchors o
     || mean_{x in X_c} phi(x) - mean_{s in S_c} phi(s) ||^2
 
 A class without samples is skipped: its anchors stay what they were. An iteration is one pass over all of a
-client's samples, so it depends neither on the size of batches nor on their order. All clients draw the same
-network, so that on a GPU one large convolution serves them all.
+client's samples, so it depends neither on the size of batches nor on their order. All clients of a seed draw
+the same network, so that with one seed a single large convolution serves them all on a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from consilience.client import Client, Step
-from consilience.learning.randomness import normals
+from consilience.learning.randomness import KEY_BITS, normals, stream_bits
 from consilience.types import Batch, Number, Params, State
 
 EPSILON = 1e-5
@@ -29,19 +29,22 @@ _STREAM = 1 << 24  # far from other uses of a key
 NOISE_STREAM = _STREAM - 1
 
 
-def random_network(number: int, shape: tuple[int, ...], width: int, depth: int, like: Tensor) -> Params:
-    """The weights of the random network with some number: normal, each layer's outputs of variance 1.
+def random_network(
+    key: Tensor, number: int, shape: tuple[int, ...], width: int, depth: int, like: Tensor
+) -> Params:
+    """The weights of one of a series of random networks: normal, each layer's outputs of variance 1.
 
     Images get convolutions, at most `depth` and no more than they can be halved; other inputs dense layers.
 
     Args:
-        number: Which network.
+        key: 0-d, which series.
+        number: Which of its networks.
         shape: Of an input.
         width: Channels (or features) of every layer.
         depth: The number of layers.
         like: Gives type and device.
     """
-    key = torch.tensor((number + 1) << 31, device=like.device)  # only there do keys of a series mix well
+    own = stream_bits(key, torch.tensor(number, device=like.device), KEY_BITS)
     halvings = min(depth, min(shape[1:]).bit_length() - 1) if len(shape) == 3 else 0
     shapes: list[tuple[int, ...]]
     if halvings:
@@ -50,7 +53,7 @@ def random_network(number: int, shape: tuple[int, ...], width: int, depth: int, 
         shapes = [(width, width if layer else torch.Size(shape).numel()) for layer in range(depth)]
     return {
         f"{layer}.weight": normals(
-            key, _STREAM + layer, torch.empty(size, dtype=like.dtype, device=like.device)
+            own, _STREAM + layer, torch.empty(size, dtype=like.dtype, device=like.device)
         )
         / torch.Size(size[1:]).numel() ** 0.5
         for layer, size in enumerate(shapes)
@@ -146,7 +149,7 @@ class Matching:
         slope = torch.func.grad(mismatch, argnums=1)
         present = (rows > 0).reshape(-1, *[1] * (start.ndim - 1))
         for number in range(self.iterations):
-            network = random_network(number, shape, self.width, self.depth, start)
+            network = random_network(client.common_key, number, shape, self.width, self.depth, start)
             means = class_features(client, network, start[0, :1], rows)
             # Class by class, because the activations of all anchors of all clients would fill a memory.
             slopes = torch.stack([slope(network, anchors[c], means[c]) for c in range(classes)])

@@ -11,7 +11,8 @@ V[r]). A negative V[r] would turn the step uphill along V: `curvature = "abs"` u
 
 Row 0 is the weight of one corner pixel: always 0 on data with a black border that is not normalised, and
 then FAGH is momentum descent with rate lr/rho. `row_index` may name another coordinate, the first bias, or
-the coordinate with the largest curvature, which the clients vote on once before round 0.
+the coordinate with the largest curvature, which the clients vote on once before round 0; only then does the
+server tell which it is, with every model.
 As in FedSGD, `solver` and `local.epochs` do not apply.
 """
 
@@ -60,16 +61,30 @@ class FAGH(SingleExchange):
         params = model["params"]
         zeros = tree.zeros_like(params)
         device = next(iter(params.values())).device
-        start = torch.tensor(_start(params, self.row_index), device=device)
         clock = {"rounds": torch.zeros((), dtype=torch.int64, device=device)}
-        return {**model, "gradient": zeros, "row": zeros, "clock": clock, "pivot": {"index": start}}
+        hub = {**model, "gradient": zeros, "row": zeros, "clock": clock}
+        if self._voted:
+            return {**hub, "pivot": {"index": torch.zeros((), dtype=torch.int64, device=device)}}
+        _position(params, self.row_index)  # refuses one outside the model
+        return hub
+
+    @property
+    def _voted(self) -> bool:
+        """Whether clients choose the row; else everybody knows it from the method."""
+        return self.row_index == "max_diag"
+
+    def _unit(self, params: Params, state: State) -> Params:
+        """1 at the row's own coordinate, else 0; where clients voted, a State says which it is."""
+        index = state["pivot"]["index"] if self._voted else _position(params, self.row_index)
+        return _one_hot(params, index)
 
     def broadcast(self, hub: State) -> State:
-        return {**super().broadcast(hub), "pivot": hub["pivot"]}
+        model = super().broadcast(hub)
+        return {**model, "pivot": hub["pivot"]} if self._voted else model
 
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         gradient = client.grad(down)
-        row = client.hvp(down, _one_hot(down["params"], down["pivot"]["index"]))
+        row = client.hvp(down, self._unit(down["params"], down))
         return {"gradient": gradient.params, "row": row, "buffers": gradient.buffers}, memory
 
     def combine(self, hub: State, inbox: Inbox) -> State:
@@ -79,7 +94,7 @@ class FAGH(SingleExchange):
         elapsed = rounds.to(next(iter(row.values())).dtype)
         unbiased_gradient = tree.scale(1 / (1 - self.beta1**elapsed), gradient)
         unbiased_row = tree.scale(1 / (1 - self.beta2**elapsed), row)
-        pivot = tree.dot(unbiased_row, _one_hot(unbiased_row, hub["pivot"]["index"]))
+        pivot = tree.dot(unbiased_row, self._unit(unbiased_row, hub))
         if self.curvature == "abs":
             pivot = pivot.abs().clamp(min=1e-12)
         step = newton_step(unbiased_gradient, unbiased_row, pivot, self.rho)
@@ -93,9 +108,7 @@ class FAGH(SingleExchange):
         }
 
     def setup(self) -> tuple[Phase, ...]:
-        if self.row_index != "max_diag":
-            return ()
-        return (Phase(super().broadcast, _diagonal, _choose_pivot),)
+        return (Phase(super().broadcast, _diagonal, _choose_pivot),) if self._voted else ()
 
     def refuse(self, conditions: Conditions) -> str | None:
         if conditions.graph:
@@ -111,23 +124,20 @@ def newton_step(gradient: Params, row: Params, pivot: Tensor, rho: float | Tenso
     return tree.scale(1 / rho, tree.axpy(-share, row, gradient))
 
 
-def _start(params: Params, row_index: int | str) -> int:
-    """The position of the pivot in the concatenation of all parameters."""
+def _position(params: Params, row_index: int | str) -> int:
+    """The place of a named row's own coordinate in the concatenation of all parameters."""
     sizes = [value.numel() for value in params.values()]
     if isinstance(row_index, int):
         if not 0 <= row_index < sum(sizes):
             raise UserError(f"fagh: row_index {row_index} is outside the model's {sum(sizes)} parameters")
         return row_index
-    if row_index == "bias0":
-        names = list(params)
-        first = next((i for i, name in enumerate(names) if name.endswith("bias")), None)
-        if first is None:
-            raise UserError("fagh: row_index bias0 needs a model with a bias")
-        return sum(sizes[:first])
-    return 0
+    first = next((i for i, name in enumerate(params) if name.endswith("bias")), None)
+    if first is None:
+        raise UserError("fagh: row_index bias0 needs a model with a bias")
+    return sum(sizes[:first])
 
 
-def _one_hot(params: Params, index: Tensor) -> Params:
+def _one_hot(params: Params, index: Tensor | int) -> Params:
     """1 at one position of the concatenation of all parameters, else 0."""
     chosen: Params = {}
     start = 0

@@ -99,7 +99,7 @@ def run(
     existing: Existing = "overwrite" if overwrite else "refuse"
     with _resumable(folder.path):
         result = experiment.run(config, folder=folder, existing=existing, listener=display())
-    show_result(result, config)
+    show_result(result)
 
 
 @app.command()
@@ -107,12 +107,10 @@ def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar=
     """Continue a run from its last checkpoint."""
     from consilience import experiment
     from consilience.cli.display import display, show_result
-    from consilience.config import load_config
-    from consilience.experiment.folder import CONFIG
 
     with _resumable(path):
         result = experiment.resume(path, display())
-    show_result(result, load_config(path / CONFIG))
+    show_result(result)
 
 
 @app.command()

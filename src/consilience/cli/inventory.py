@@ -109,7 +109,7 @@ def bytes_of_a_round(algorithm: Algorithm) -> tuple[dict[str, int], dict[str, in
     """
     blank = torch.zeros(4, 1, 28, 28, dtype=torch.uint8)
     targets = torch.tensor([0, 1, 2, 3])
-    dataset = Dataset("blank", blank, targets, blank, targets, classes=10)
+    dataset = Dataset("blank", blank, targets, blank, targets, outputs=10)
     rows = targets.numpy()
     scene = Scene(
         dataset=dataset,

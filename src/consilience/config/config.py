@@ -11,6 +11,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    FiniteFloat,
     StringConstraints,
     ValidationError,
     model_validator,
@@ -22,6 +23,7 @@ from consilience.config.fields import (
     MethodsField,
     ModelField,
     PartitionerField,
+    ProblemField,
     SolverField,
     TopologyField,
     read_solver,
@@ -62,6 +64,9 @@ class Config(Section):
     method: MethodsField = Field(default_factory=lambda: [read_method(DEFAULT_PARTS["method"])])
     data: Annotated[DataSection, BeforeValidator(read_data, json_schema_input_type=DataSection | str)] = (
         Field(default_factory=DataSection)
+    )
+    problem: ProblemField | None = Field(
+        None, description="What is to be learned; by default what the data set's targets look like."
     )
     partition: PartitionerField = Field(
         default_factory=lambda: read_part("partition", PARTITIONERS, DEFAULT_PARTS["partition"])
@@ -105,7 +110,9 @@ class Config(Section):
         "Those of very large models never are.",
     )
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
-    targets: list[Annotated[float, Field(gt=0, le=1)]] = Field([0.8, 0.9], description="Accuracies to reach.")
+    targets: list[FiniteFloat] | None = Field(
+        None, description="Values of the problem's metric to reach; by default accuracies of 0.8 and 0.9."
+    )
     note: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         "", description="Printed under the table of results: what there is to see in it."
     )

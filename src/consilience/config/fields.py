@@ -19,6 +19,7 @@ from consilience.graphs import TOPOLOGIES
 from consilience.graphs.base import Topology
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
+from consilience.problems import PROBLEMS, Problem
 
 
 def _one(kind: str, registry: Mapping[str, type[Any]], base: type) -> tuple[Any, ...]:
@@ -55,6 +56,7 @@ def _read_methods(value: object) -> list[MethodChoice]:
 
 PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner)]
 ModelField = Annotated[ModelSpec, *_one("model", MODELS, ModelSpec)]
+ProblemField = Annotated[Problem, *_one("problem", PROBLEMS, Problem)]
 TopologyField = Annotated[Topology, *_one("topology", TOPOLOGIES, Topology)]
 SolverField = Annotated[
     Sweep[Solver],

@@ -1,11 +1,10 @@
-"""One classification problem held in memory, and the numbers that normalise its inputs."""
+"""Training and test data held in memory, and the numbers that normalise inputs."""
 
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from consilience.errors import UserError, unknown
+from consilience.problems import Classification, MultiLabel, NextToken, Problem, Regression
 
 Array = Tensor | npt.NDArray[Any]
 Normalisation = Literal["none", "unit", "half", "standard"]
@@ -26,15 +26,18 @@ CHUNK_ROWS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test data of one classification problem, held whole in memory (uint8 where published so).
+    """Training and test data of one problem, held whole in memory (uint8 where published so).
 
     Attributes:
         name: What reports call it.
-        inputs: Training inputs, `[n, channels, height, width]` uint8 for images, `[n, ...]` for floats.
-        targets: Training classes, `[n]` int64 in `[0, classes)`.
+        inputs: Training inputs, `[n, channels, height, width]` uint8 for images, `[n, ...]` for floats, `[n,
+            places]` int64 for tokens.
+        targets: What is to be learned of each training row, as the problem asks for it: `[n]` int64 classes,
+            `[n]` or `[n, numbers]` floats, `[n, labels]` 0 or 1, `[n, places]` int64 tokens.
         test_inputs: Test inputs, of the same type and shape as the training inputs.
-        test_targets: Test classes.
-        classes: Number of classes.
+        test_targets: The same for test rows.
+        outputs: How many numbers a model gives for a row (or for a place of it): classes, labels, tokens.
+        problem: What is to be learned.
         groups: Who produced each training row (a writer, a hospital), `[n]` int64, or None.
         test_groups: Who produced each test row, numbered as `groups`, or None.
     """
@@ -44,24 +47,20 @@ class Dataset:
     targets: Tensor
     test_inputs: Tensor
     test_targets: Tensor
-    classes: int
+    outputs: int
+    problem: Problem = field(default_factory=Classification)
     groups: Tensor | None = None
     test_groups: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.classes < 2:
-            raise UserError(
-                f"{self.name}: {self.classes} class is too few; a classification problem needs at least 2"
-            )
         _check_inputs(self.name, "training", self.inputs)
         _check_inputs(self.name, "test", self.test_inputs)
         rows, test_rows = len(self.inputs), len(self.test_inputs)
-        _check_column(self.name, "targets", self.targets, rows, self.classes)
-        _check_column(self.name, "test_targets", self.test_targets, test_rows, self.classes)
+        self.check(self.problem)
         if self.groups is not None:
-            _check_column(self.name, "groups", self.groups, rows, None)
+            _check_column(self.name, "groups", self.groups, rows)
         if self.test_groups is not None:
-            _check_column(self.name, "test_groups", self.test_groups, test_rows, None)
+            _check_column(self.name, "test_groups", self.test_groups, test_rows)
         train, test = _kind(self.inputs), _kind(self.test_inputs)
         if train != test:
             raise UserError(
@@ -73,9 +72,23 @@ class Dataset:
         """Shape of one input, without the row axis."""
         return tuple(self.inputs.shape[1:])
 
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem whose targets are not of this kind."""
+        for label, column, rows in (
+            ("targets", self.targets, len(self.inputs)),
+            ("test_targets", self.test_targets, len(self.test_inputs)),
+        ):
+            if len(column) != rows:
+                raise UserError(f"{self.name}: there are {len(column)} {label} for {rows} inputs")
+            if column.is_floating_point() and not column.isfinite().all():
+                raise UserError(f"{self.name}: {label} hold NaN or infinity; clean them first")
+            reason = problem.fault(column, self.outputs)
+            if reason:
+                raise UserError(f"{self.name}: {label}: {reason}")
+
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of everything but the name; computed anew at each call."""
-        hasher = hashlib.sha256(f"classes {self.classes}".encode())
+        hasher = hashlib.sha256(f"classes {self.outputs}".encode())
         parts = {
             "inputs": self.inputs,
             "targets": self.targets,
@@ -101,6 +114,7 @@ class Dataset:
         test_targets: Array,
         *,
         classes: int | None = None,
+        problem: Problem | None = None,
         groups: Array | None = None,
         test_groups: Array | None = None,
     ) -> Dataset:
@@ -108,26 +122,32 @@ class Dataset:
 
         Args:
             name: What reports call it.
-            inputs: Training inputs, NumPy or torch: uint8 `[n, channels, height, width]` or float `[n, ...]`.
-            targets: Training classes, any integer type.
+            inputs: Training inputs, NumPy or torch: uint8 `[n, channels, height, width]`, float `[n, ...]` or
+                integer tokens `[n, places]`.
+            targets: Training targets: classes `[n]`, real numbers `[n]` or `[n, numbers]`, labels that are 0
+                or 1 `[n, labels]`, tokens `[n, places]`.
             test_inputs: Test inputs.
-            test_targets: Test classes.
-            classes: Number of classes; by default one more than the largest class seen.
+            test_targets: Test targets.
+            classes: Number of classes or tokens; by default one more than the largest seen.
+            problem: What is to be learned; by default what targets look like: floats mean regression, whole
+                numbers classification, several of them a row several labels, or the next token where inputs
+                are tokens too.
             groups: Who produced each training row, or None.
             test_groups: Who produced each test row, or None.
         """
-        train_targets = _integers(name, "targets", targets)
-        held_out_targets = _integers(name, "test_targets", test_targets)
+        train, test = _inputs(name, "inputs", inputs), _inputs(name, "test_inputs", test_inputs)
+        known, asked = _targets(name, "targets", targets), _targets(name, "test_targets", test_targets)
+        kind = problem or problem_of(train, known)
         if classes is None:
-            seen = torch.cat([train_targets.flatten(), held_out_targets.flatten()])
-            classes = int(seen.max()) + 1 if len(seen) else 0
+            classes = max(kind.outputs(column) if column.numel() else 0 for column in (known, asked))
         return cls(
             name=name,
-            inputs=_tensor(name, "inputs", inputs),
-            targets=train_targets,
-            test_inputs=_tensor(name, "test_inputs", test_inputs),
-            test_targets=held_out_targets,
-            classes=classes,
+            inputs=train,
+            targets=known,
+            test_inputs=test,
+            test_targets=asked,
+            outputs=classes,
+            problem=kind,
             groups=None if groups is None else _integers(name, "groups", groups),
             test_groups=None if test_groups is None else _integers(name, "test_groups", test_groups),
         )
@@ -140,10 +160,19 @@ class Dataset:
         name: str = "own data",
         classes: int | None = None,
     ) -> Dataset:
-        """Any two map-style torch data sets of (input, class) pairs, read once and stacked."""
+        """Any two map-style torch data sets of (input, target) pairs, read once and stacked."""
         inputs, targets = _stacked(name, "training", train)
         test_inputs, test_targets = _stacked(name, "test", test)
         return cls.from_arrays(name, inputs, targets, test_inputs, test_targets, classes=classes)
+
+
+def problem_of(inputs: Tensor, targets: Tensor) -> Problem:
+    """The problem that training data look like."""
+    if targets.is_floating_point():
+        return Regression()
+    if targets.ndim == 1:
+        return Classification()
+    return NextToken() if inputs.dtype == torch.int64 and inputs.shape == targets.shape else MultiLabel()
 
 
 def normalisation(dataset: Dataset, kind: Normalisation) -> tuple[Tensor, Tensor]:
@@ -161,6 +190,8 @@ def normalisation(dataset: Dataset, kind: Normalisation) -> tuple[Tensor, Tensor
     """
     if kind not in get_args(Normalisation):
         raise unknown("normalisation", kind, get_args(Normalisation))
+    if dataset.inputs.dtype == torch.int64:  # tokens are names, not numbers
+        kind = "none"
     unit = 255.0 if dataset.inputs.dtype == torch.uint8 else 1.0
     one = torch.ones(dataset.shape[:1] + (1,) * (len(dataset.shape) - 1), dtype=torch.float64)
     if kind == "none":
@@ -204,8 +235,10 @@ def _kind(tensor: Tensor) -> str:
 
 def _check_inputs(name: str, split: str, inputs: Tensor) -> None:
     shape = tuple(inputs.shape)
-    if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
-        raise UserError(f"{name}: {split} inputs are {_kind(inputs)}; give uint8 images or floats")
+    if inputs.dtype not in (torch.uint8, torch.int64) and not inputs.is_floating_point():
+        raise UserError(f"{name}: {split} inputs are {_kind(inputs)}; give uint8 images, floats or tokens")
+    if inputs.dtype == torch.int64 and inputs.numel() and int(inputs.min()) < 0:
+        raise UserError(f"{name}: {split} inputs hold the token {int(inputs.min())}; tokens count from 0")
     if inputs.dtype == torch.uint8 and inputs.ndim != 4:
         wanted = "[n, channels, height, width]"
         raise UserError(f"{name}: uint8 {split} inputs have shape {shape}; they must be {wanted}")
@@ -219,15 +252,14 @@ def _check_inputs(name: str, split: str, inputs: Tensor) -> None:
             raise UserError(f"{name}: {split} inputs hold NaN or infinity; clean them first")
 
 
-def _check_column(name: str, label: str, column: Tensor, rows: int, limit: int | None) -> None:
-    """Refuse a column that is not `rows` int64 numbers in `[0, limit)`."""
+def _check_column(name: str, label: str, column: Tensor, rows: int) -> None:
+    """Refuse a column that is not `rows` int64 numbers from 0 on."""
     if column.dtype != torch.int64 or tuple(column.shape) != (rows,):
         found = f"{column.dtype} of shape {tuple(column.shape)}"
         raise UserError(f"{name}: {label} are {found}; they must be torch.int64 of shape {(rows,)}")
     low, high = (int(bound) for bound in torch.aminmax(column))
-    if low < 0 or (limit is not None and high >= limit):
-        allowed = "0 or more" if limit is None else f"in [0, {limit})"
-        raise UserError(f"{name}: {label} go from {low} to {high}; they must be {allowed}")
+    if low < 0:
+        raise UserError(f"{name}: {label} go from {low} to {high}; they must be 0 or more")
 
 
 def _tensor(name: str, label: str, values: Array) -> Tensor:
@@ -238,6 +270,21 @@ def _tensor(name: str, label: str, values: Array) -> Tensor:
         return torch.from_numpy(np.require(values, requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {label} cannot become a tensor ({error})") from None
+
+
+def _inputs(name: str, label: str, values: Array) -> Tensor:
+    """Inputs as a tensor; whole numbers that are no bytes are tokens, int64."""
+    tensor = _tensor(name, label, values)
+    whole = tensor.dtype in (torch.int8, torch.int16, torch.int32)
+    return tensor.to(torch.int64) if whole else tensor
+
+
+def _targets(name: str, label: str, values: Array) -> Tensor:
+    """Targets as a tensor: floats as they are, all others as int64."""
+    tensor = _tensor(name, label, values)
+    if tensor.is_complex():
+        raise UserError(f"{name}: {label} are {tensor.dtype}; they must be real")
+    return tensor if tensor.is_floating_point() else tensor.to(torch.int64)
 
 
 def _integers(name: str, label: str, values: Array) -> Tensor:
@@ -252,13 +299,13 @@ def _stacked(name: str, split: str, source: TorchDataset[Any]) -> tuple[Tensor, 
         kind = type(source).__name__
         raise UserError(f"{name}: the {split} data is a {kind} without a length; give a map-style data set")
     inputs: list[Tensor] = []
-    targets: list[int] = []
+    targets: list[Tensor] = []
     for row in range(len(source)):
         try:
             value, target = source[row]
-            targets.append(operator.index(target))
+            targets.append(torch.as_tensor(target))
         except (TypeError, ValueError) as error:
-            raise UserError(f"{name}: {split} row {row} is not an (input, class) pair ({error})") from None
+            raise UserError(f"{name}: {split} row {row} is not an (input, target) pair ({error})") from None
         if not isinstance(value, Tensor | np.ndarray):
             kind = type(value).__name__
             raise UserError(f"{name}: {split} input {row} is a {kind}; use a transform that gives tensors")
@@ -271,4 +318,7 @@ def _stacked(name: str, split: str, source: TorchDataset[Any]) -> tuple[Tensor, 
             )
     if not inputs:
         raise UserError(f"{name}: the {split} data is empty")
-    return torch.stack(inputs), torch.tensor(targets)
+    try:
+        return torch.stack(inputs), torch.stack(targets)
+    except RuntimeError as error:
+        raise UserError(f"{name}: {split} targets are not alike ({error})") from None

@@ -63,11 +63,7 @@ class Network:
         """[nodes] who has not left."""
         if self.leave == 0:
             return np.ones(nodes, dtype=np.bool_)
-        history = _history(self.leave, self.come_back, seed, nodes)
-        while len(history) <= round_number:
-            draws = generator(seed, Purpose.CHURN, len(history)).random(nodes)
-            history.append(np.where(history[-1], draws >= self.leave, draws < self.come_back))
-        return history[round_number]
+        return _present(self.leave, self.come_back, seed, nodes, round_number)
 
     def returned(self, seed: int, nodes: int, round_number: int) -> Booleans:
         """[nodes] who was away in the last round and is there in this one."""
@@ -93,7 +89,19 @@ class Network:
         return lost
 
 
-@functools.lru_cache(maxsize=1024)
-def _history(leave: float, come_back: float, seed: int, nodes: int) -> list[Booleans]:
-    """Who is there, round by round, as far as it was asked for; everybody in round 0."""
-    return [np.ones(nodes, dtype=np.bool_)]
+@functools.lru_cache(maxsize=4096)
+def _present(leave: float, come_back: float, seed: int, nodes: int, round_number: int) -> Booleans:
+    """[nodes] who is there, everybody in round 0; read-only, because it is remembered.
+
+    It follows from the round whose number has one binary digit 1 less, the last. So a late round that is
+    asked for first, on resume, is no deep recursion, and rounds asked for in order cost few draws each.
+    """
+    there: Booleans = np.ones(nodes, dtype=np.bool_)
+    if round_number > 0:
+        earlier = round_number & (round_number - 1)
+        there = _present(leave, come_back, seed, nodes, earlier)
+        for number in range(earlier + 1, round_number + 1):
+            draws = generator(seed, Purpose.CHURN, number).random(nodes)
+            there = np.where(there, draws >= leave, draws < come_back)
+    there.flags.writeable = False
+    return there

@@ -17,6 +17,7 @@ from consilience.engine.network import Network
 from consilience.exchange.cohort import LocalWork
 from consilience.graphs.base import Topology
 from consilience.learning.coordinate import Coordinate
+from consilience.problems import Problem
 
 ExecutorName = Literal["auto", "batched", "sequential"]
 
@@ -27,12 +28,15 @@ class Scene:
 
     dataset: Dataset
     build: Callable[[], nn.Module]
+    """Makes a model, with weights from torch's default generator."""
     partitions: Mapping[int, Partition]
-    """By seed."""
+    """Who holds which data, by seed."""
     topology: Topology
     work: LocalWork
     participation: int
+    """How many clients take part in a round, at most."""
     failure_rate: float = 0.0
+    """How likely the upload of a client is lost in a round."""
     network: Network = field(default_factory=Network)
     init: Init = "common"
     normalize: Normalisation = "half"
@@ -41,11 +45,19 @@ class Scene:
     """How many clients train side by side; None: as many as memory allows."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
+    problem: Problem | None = None
+    """What is to be learned; None: as the data set says."""
     precision: Precision = "fp32"
     compiled: bool = False
     """Whether steps are compiled, on a GPU; those that fill it are not."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters whose curvature and weight are recorded at every node of a graph."""
+
+    @property
+    def task_problem(self) -> Problem:
+        """The problem, with the options that follow from the data filled in."""
+        data = self.dataset
+        return (self.problem or data.problem).for_data(data.targets, data.outputs)
 
     @property
     def seeds(self) -> list[int]:

@@ -55,7 +55,8 @@ def schemas_of(
     """
     quick = algorithm.quick()
     one = torch.ones((), dtype=task.dtype, device=next(iter(model["params"].values())).device)
-    facts = {FACTS: {"samples": one, "steps": one, "decay": one, "key": torch.zeros_like(one).long()}}
+    key = torch.zeros_like(one, dtype=torch.int64)
+    facts = {FACTS: {"samples": one, "steps": one, "decay": one, "key": key, "common_key": key}}
     client = client_of(task, solver, work, facts, idle, peer=peer)
     hub, memory, link = quick.init_hub(model), quick.init_memory(model), quick.init_link(model)
     found: list[Exchanged] = []

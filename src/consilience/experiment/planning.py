@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from consilience.algorithm import Algorithm, Init
@@ -13,6 +15,7 @@ from consilience.config.entries import MethodChoice
 from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
+from consilience.data.partitioners.base import Labels
 from consilience.engine.build import check
 from consilience.engine.scene import Scene
 from consilience.errors import UserError
@@ -53,6 +56,7 @@ def plan(config: Config) -> list[Arm]:
         name = one.data.name
         if name not in datasets:
             datasets[name] = one.data.own or load(name)
+        datasets[name].check(one.problem or datasets[name].problem)
         key = json.dumps([one.written()[k] for k in ("data", "partition", "seeds")] + [one.population])
         if key not in partitions:
             partitions[key] = split(one, datasets[name])
@@ -68,6 +72,7 @@ def plan(config: Config) -> list[Arm]:
             variants, labels = zip(*pairs, strict=True)
             arms.append(Arm(setting, one, own_scene, choice, variants, labels))
             check(own_scene, variants)
+    _check_targets(arms, config.targets or ())
     names = [arm.name for arm in arms]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -75,9 +80,21 @@ def plan(config: Config) -> list[Arm]:
     return arms
 
 
+def _check_targets(arms: Sequence[Arm], targets: Sequence[float]) -> None:
+    """Refuse settings whose scores cannot stand in one table, and targets that no score can reach."""
+    metrics = {arm.scene.task_problem.metric: arm.setting for arm in arms}
+    if len(metrics) > 1:
+        scores = " and ".join(f"{metric.name} ({setting})" for metric, setting in metrics.items())
+        raise UserError(f"the settings of a run must have one score to compare; these have {scores}")
+    metric = next(iter(metrics))
+    for target in targets:
+        if metric.percent and not 0 < target <= 1:
+            raise UserError(f"targets: {metric.name} {target} is not in (0, 1]; write 0.9 for 90 %")
+
+
 def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
     """The partition of every seed."""
-    labels = dataset.targets.numpy()
+    labels = _labels(config, dataset)
     groups = None if dataset.groups is None else dataset.groups.numpy()
     test_groups = None if dataset.test_groups is None else dataset.test_groups.numpy()
     return {
@@ -88,10 +105,28 @@ def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
     }
 
 
+def _labels(config: Config, dataset: Dataset) -> Labels:
+    """[rows] what a partitioner goes by; all alike where the problem has nothing to go by."""
+    problem, needs = config.problem or dataset.problem, config.partition.needs
+    if needs == "classes" and not problem.has_classes:
+        raise UserError(
+            f"partition {config.partition.name} deals classes, and {problem.name} has none: "
+            "choose iid, shards, sizes or by_writer"
+        )
+    if dataset.targets.ndim == 1:
+        return dataset.targets.numpy()
+    if needs == "order":
+        raise UserError(
+            f"partition {config.partition.name} sorts rows by their target, and those of {problem.name} have "
+            "no order: choose iid, sizes or by_writer"
+        )
+    return np.zeros(len(dataset.targets), dtype=np.int64)
+
+
 def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -> Scene:
     return Scene(
         dataset=dataset,
-        build=lambda: config.model.build(dataset.shape, dataset.classes),
+        build=lambda: config.model.build(dataset.shape, dataset.outputs),
         partitions=partitions,
         topology=config.topology,
         work=LocalWork(**config.local.model_dump()),
@@ -103,6 +138,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         lanes=config.lanes,
         device=config.torch_device,
         dtype=getattr(torch, config.dtype),
+        problem=config.problem,
         precision=config.precision,
         compiled=config.compile == "always",
         coordinates=tuple(Coordinate.parse(text) for text in config.evaluate.coordinates),

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from consilience.errors import UserError
 from consilience.experiment.planning import Arm
+from consilience.problems import Metric
 from consilience.report.summary import MethodSummary
 from consilience.types import State
 
@@ -22,18 +24,32 @@ class Result:
     summaries: list[MethodSummary]
     models: dict[str, State]
     """By arm, the final models: stacked over variants and seeds (and nodes or clients)."""
+    metric: Metric
+    """The score by which methods are compared."""
+    targets: tuple[float, ...]
+    """The values of it that were looked for."""
     digest: str
     """Of all metrics (but times) and final weights: the same run gives the same digest."""
     path: Path | None
+    """Where the files of the run are; None where none were written."""
+    note: str = ""
+    """What the configuration says there is to see."""
 
     def __repr__(self) -> str:
-        finals = ", ".join(f"{s.setting} {s.method}: {s.final_accuracy_mean}" for s in self.summaries)
+        finals = ", ".join(f"{s.setting} {s.method}: {s.final_mean}" for s in self.summaries)
         return f"Result({finals}; digest {self.digest[:12]})"
 
     @property
+    def score(self) -> float | None:
+        """The first method's mean final metric on the test set; None where it diverged."""
+        return self.summaries[0].final_mean
+
+    @property
     def accuracy(self) -> float | None:
-        """The first method's mean final accuracy on the test set; None where it diverged."""
-        return self.summaries[0].final_accuracy_mean
+        """As `score`, of a run about classification."""
+        if self.metric.name != "accuracy":
+            raise UserError(f"this run was about {self.metric.name}, not accuracy: ask for result.score")
+        return self.score
 
 
 class Listener:

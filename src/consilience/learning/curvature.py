@@ -10,7 +10,9 @@ With g_i the gradient of the loss of sample i and G_b the gradient of a batch's 
 | `batch_mean`      | the mean over batches: OpenFL's FedCurv                      |
 | `full_grad_sq`    | (gradient of the mean loss)^2                                |
 | `true_fisher`     | mean_i E_y g_i(y)^2, y from the model's own prediction       |
-| `ggn`             | diag mean_i J_z' H_loss J_z, z the logits; = `true_fisher`   |
+| `ggn`             | diag mean_i J_z' H_loss J_z, z the prediction                |
+
+For classification (without class weights) the last two are equal. A problem says which of them it has.
 
 All are taken in evaluation mode, without weight decay or penalties. Linear and convolutional layers
 use a closed form from layer inputs and output gradients (one backward pass); others use `vmap(grad)`.
@@ -35,19 +37,26 @@ Kind = Literal[
 ]
 
 OF_BATCHES: tuple[Kind, ...] = ("batch_sum", "batch_mean")
-"""Those that depend on how the data are cut into batches."""
+"""The kinds that depend on how the data are cut into batches."""
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
-"""From logits and targets to the loss of every row."""
+"""A function that gives the loss of every row, from predictions and targets."""
 
 
 def contribution(task: Task, names: tuple[str, ...], kind: Kind, batch: Batch, model: State) -> Params:
-    """What one batch adds to a diagonal."""
+    """What one batch adds to the diagonal of the named parameters."""
     return _CONTRIBUTIONS[kind](task, model, batch, names)
 
 
 def finish(kind: Kind, total: Params, rows: Tensor, batches: Tensor) -> Params:
-    """From sums over batches to the diagonal."""
+    """The diagonal, from what all batches added to it.
+
+    Args:
+        kind: Which diagonal.
+        total: The sum of all contributions.
+        rows: How many rows the batches had together.
+        batches: How many batches there were.
+    """
     if kind in ("per_sample_sum", "batch_sum"):
         return total
     if kind == "full_grad_sq":
@@ -63,8 +72,8 @@ def _batch_gradient(task: Task, model: State, batch: Batch, names: tuple[str, ..
     """The gradient of the batch's mean loss."""
 
     def loss(chosen: Params) -> Tensor:
-        logits = task.forward(_with(model, chosen), batch, training=False).logits
-        return mean_loss(task.loss(logits, batch.targets), batch.weight)
+        prediction = task.forward(_with(model, chosen), batch, training=False).prediction
+        return mean_loss(task.loss(prediction, batch.targets), batch.weight)
 
     grads: Params = torch.func.grad(loss)({name: model["params"][name] for name in names})
     return grads
@@ -80,31 +89,31 @@ def _summed_gradient(task: Task, model: State, batch: Batch, names: tuple[str, .
 
 
 def _expected_over_labels(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    """Exact: every label in turn, weighted by its predicted probability."""
-    chances = task.forward(model, batch, training=False).logits.detach().softmax(-1)
+    """The exact expectation: every possible target in turn, weighted by its predicted probability."""
+    prediction = task.forward(model, batch, training=False).prediction.detach()
     total = {name: torch.zeros_like(model["params"][name]) for name in names}
-    for label in range(chances.shape[-1]):
-        relabelled = batch._replace(targets=torch.full_like(batch.targets, label))
-        weight = batch.weight * chances[:, label]
+    for targets, chances in task.problem.possible_targets(prediction):
+        relabelled = batch._replace(targets=targets)
+        weight = batch.weight * chances
         total = tree.add(total, sum_of_squares(task, model, relabelled, names, task.loss, weight))
     return total
 
 
 def _gauss_newton(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    """With H_loss = sum_c s_c s_c', the diagonal of J'HJ is the sum of the squares of J's_c.
-
-    For softmax and cross-entropy H_loss = diag(p) - pp', and s_c = sqrt(p_c) (e_c - p).
-    """
-    chances = task.forward(model, batch, training=False).logits.detach().softmax(-1)
-    identity = torch.eye(chances.shape[-1], dtype=chances.dtype, device=chances.device)
+    """The diagonal of J'HJ: with H_loss = sum_c s_c s_c', it is the sum of the squares of J's_c."""
+    prediction = task.forward(model, batch, training=False).prediction.detach()
     total = {name: torch.zeros_like(model["params"][name]) for name in names}
-    for label in range(chances.shape[-1]):
-        factor = chances[:, label : label + 1].sqrt() * (identity[label] - chances)
+    for factor in task.problem.hessian_factors(prediction, batch.targets):
         # The factor rides in place of the targets, so that per-row code gets its own row of it.
         probed = batch._replace(targets=factor)
-        squares = sum_of_squares(task, model, probed, names, lambda z, s: (z * s).sum(-1), batch.weight)
+        squares = sum_of_squares(task, model, probed, names, _along, batch.weight)
         total = tree.add(total, squares)
     return total
+
+
+def _along(prediction: Tensor, factor: Tensor) -> Tensor:
+    """[batch] the inner product of every row's prediction with a factor."""
+    return (prediction * factor).flatten(1).sum(-1)
 
 
 _CONTRIBUTIONS: dict[Kind, Callable[[Task, State, Batch, tuple[str, ...]], Params]] = {
@@ -121,7 +130,16 @@ _CONTRIBUTIONS: dict[Kind, Callable[[Task, State, Batch, tuple[str, ...]], Param
 def sum_of_squares(
     task: Task, model: State, batch: Batch, names: tuple[str, ...], row_loss: RowLoss, weight: Tensor
 ) -> Params:
-    """`sum_i weight_i g_i^2` for the named parameters, by the closed form wherever it holds."""
+    """`sum_i weight_i g_i^2` for the named parameters, by the closed form wherever it holds.
+
+    Args:
+        task: The architecture.
+        model: `params` and `buffers`.
+        batch: The rows i.
+        names: The parameters.
+        row_loss: What the gradient of every row is taken of.
+        weight: [batch] how much a row counts.
+    """
     layers = _closed_form_layers(task, batch, names)
     covered = {f"{layer}.{name}" for layer, module in layers.items() for name, _ in module.named_parameters()}
     others = tuple(name for name in names if name not in covered)
@@ -136,12 +154,15 @@ def sum_of_squares(
 def per_sample_squares(
     task: Task, model: State, batch: Batch, names: tuple[str, ...], row_loss: RowLoss, weight: Tensor
 ) -> Params:
-    """By `vmap(grad)`: any architecture, one gradient of memory per row."""
+    """The sum of squares by `vmap(grad)`: for any architecture, with one gradient of memory per row.
+
+    The arguments are those of `sum_of_squares`.
+    """
 
     def loss(chosen: Params, inputs: Tensor, target: Tensor) -> Tensor:
         row = Batch(inputs[None], target[None], torch.ones_like(weight[:1]), batch.key)
-        logits = task.forward(_with(model, chosen), row, training=False).logits
-        return row_loss(logits, row.targets).sum()
+        prediction = task.forward(_with(model, chosen), row, training=False).prediction
+        return row_loss(prediction, row.targets).sum()
 
     chosen = {name: model["params"][name] for name in names}
     grads = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(chosen, batch.inputs, batch.targets)
@@ -151,10 +172,11 @@ def per_sample_squares(
 def closed_form_squares(
     task: Task, model: State, batch: Batch, layers: dict[str, nn.Module], row_loss: RowLoss, weight: Tensor
 ) -> Params:
-    """From layer inputs a and output gradients d: (w d^2)' a^2 for a linear layer, one backward pass.
+    """The sum of squares from layer inputs a and output gradients d: (w d^2)' a^2 for a linear layer.
 
-    A zero added to each layer's output lets the gradient with respect to that output be taken; a
-    convolution's per-row gradient is d times its unfolded input, squared and summed over rows.
+    It takes one backward pass. A zero added to each layer's output lets the gradient with respect to that
+    output be taken; a convolution's per-row gradient is d times its unfolded input, squared and summed over
+    rows. The arguments are those of `sum_of_squares`, but for the layers in place of their parameters' names.
     """
 
     def loss(probes: Params) -> tuple[Tensor, Params]:
@@ -165,11 +187,11 @@ def closed_form_squares(
             return output + probes[layer]
 
         with hooked(layers, probe):
-            logits = task.forward(model, batch, training=False).logits
-        return row_loss(logits, batch.targets).sum(), inputs
+            prediction = task.forward(model, batch, training=False).prediction
+        return row_loss(prediction, batch.targets).sum(), inputs
 
-    shapes = task.output_shapes(batch.inputs.shape)
-    probes = {layer: batch.inputs.new_zeros(shapes[layer]) for layer in layers}
+    shapes = task.trace(batch.inputs.shape, batch.inputs.dtype).layers
+    probes = {layer: weight.new_zeros(shapes[layer]) for layer in layers}
     deltas, inputs = torch.func.grad(loss, has_aux=True)(probes)
     squares: Params = {}
     for layer, module in layers.items():
@@ -209,7 +231,7 @@ def _closed_form_layers(task: Task, batch: Batch, names: tuple[str, ...]) -> dic
     """The layers among the named parameters for which the closed form holds, whole layers only."""
     modules = dict(task.skeleton.named_modules())
     uses = Counter(id(p) for _, p in task.skeleton.named_parameters(remove_duplicate=False))
-    shapes = task.output_shapes(batch.inputs.shape)
+    shapes = task.trace(batch.inputs.shape, batch.inputs.dtype).layers
     layers: dict[str, nn.Module] = {}
     for layer in dict.fromkeys(name.rpartition(".")[0] for name in names):
         module, shape = modules[layer], shapes.get(layer, torch.Size())

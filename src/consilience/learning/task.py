@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from consilience.learning.layers import KEY, ROWS, KeyedDropout, RowBatchNorm, convert, skeleton
 from consilience.models.spec import Classifier
+from consilience.problems import Classification, Problem
 from consilience.torch_internals import called
 from consilience.types import Batch, Params, State
 
@@ -25,31 +25,47 @@ class Output(NamedTuple):
 
     features: Tensor
     """[batch, features] the input of the output layer (of the head where the model has one)."""
-    logits: Tensor
-    """[batch, classes]"""
+    prediction: Tensor
+    """[batch, ...] what the model says: logits of classes, or whatever the problem asks for."""
     buffers: Params
     """The buffers after the pass (batch-normalisation statistics move in training mode)."""
 
 
-class Score(NamedTuple):
-    """Sums over the rows of a batch."""
+class Trace(NamedTuple):
+    """What a forward pass looks like for inputs of some shape."""
 
-    correct: Tensor
-    loss: Tensor
+    layers: dict[str, torch.Size]
+    """The output shapes of linear and convolutional layers that run exactly once."""
+    prediction: torch.Size
+    operations: int
+    """Multiplications and additions of these layers."""
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers come out of these layers."""
+        return sum(shape.numel() for shape in self.layers.values())
 
 
 class Task:
-    """Classification with one architecture.
+    """One problem with one architecture.
 
     Args:
-        module: Any module from inputs to logits. A Classifier, as all models of this library are, also
-            gives its features; another gives its logits as features.
+        module: Any module from inputs to what the problem asks for. A Classifier, as all models of this
+            library are, also gives its features; another gives its predictions as features.
         dtype: The floating type of parameters and inputs.
         low: Whether products in training take inputs rounded to bfloat16.
+        problem: What is to be learned; by default classification.
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32, *, low: bool = False) -> None:
-        self.dtype, self.low = dtype, low
+    def __init__(
+        self,
+        module: nn.Module,
+        dtype: torch.dtype = torch.float32,
+        *,
+        low: bool = False,
+        problem: Problem | None = None,
+    ) -> None:
+        self.dtype, self.low, self.problem = dtype, low, problem or Classification()
         converted = convert(module).to(dtype=dtype)
         # Skeletons: a task is structure, and structure needs no memory.
         self._training = _WithFeatures(skeleton(converted)).train()
@@ -58,7 +74,7 @@ class Task:
         self._places = _places(self._evaluating)
         self._dropouts = [layer for layer in self._training.modules() if isinstance(layer, KeyedDropout)]
         self.has_features = isinstance(module, Classifier)
-        self._output_shapes: dict[torch.Size, dict[str, torch.Size]] = {}
+        self._traces: dict[tuple[torch.Size, torch.dtype], Trace] = {}
 
     @property
     def skeleton(self) -> nn.Module:
@@ -77,7 +93,7 @@ class Task:
         }
 
     def forward(self, model: State, batch: Batch, *, training: bool) -> Output:
-        """One forward pass; neither the weights nor the batch are changed."""
+        """The output of one forward pass; neither the weights nor the batch are changed."""
         given = {ROWS: batch.weight[:0] if batch.full else batch.weight, KEY: batch.key}
         tensors = {PREFIX + name: value for name, value in model["params"].items()}
         # A module may change a buffer in place; the caller's must stay as it is.
@@ -90,33 +106,21 @@ class Task:
         with torch.autocast(
             batch.inputs.device.type, torch.bfloat16, enabled=self.low and training, cache_enabled=False
         ):
-            (features, logits), after = called(module, tensors, batch.inputs)
+            (features, prediction), after = called(module, tensors, batch.inputs)
         buffers = {name: after[PREFIX + name] for name in model["buffers"]}
-        return Output(features.to(self.dtype), logits.to(self.dtype), buffers)
+        return Output(features.to(self.dtype), prediction.to(self.dtype), buffers)
 
-    def output_shapes(self, inputs: torch.Size) -> dict[str, torch.Size]:
-        """The output shapes of linear and convolutional layers that run exactly once, for inputs of a shape.
+    def trace(self, inputs: torch.Size, dtype: torch.dtype | None = None) -> Trace:
+        """The shapes that come out for inputs of a shape and type (by default the task's own type).
 
-        Found by a pass on the meta device (no arithmetic), once for each input shape.
+        They are found by a pass on the meta device (no arithmetic), once for each shape.
         """
-        if inputs not in self._output_shapes:
-            self._output_shapes[inputs] = self._trace_shapes(inputs)
-        return self._output_shapes[inputs]
+        kind = (inputs, dtype or self.dtype)
+        if kind not in self._traces:
+            self._traces[kind] = self._trace(*kind)
+        return self._traces[kind]
 
-    def outputs(self, inputs: torch.Size) -> int:
-        """Numbers that come out of linear and convolutional layers."""
-        return sum(shape.numel() for shape in self.output_shapes(inputs).values())
-
-    def operations(self, inputs: torch.Size) -> int:
-        """Multiplications and additions of linear and convolutional layers in a forward pass."""
-        layers = dict(self.skeleton.named_modules())
-        weights = {name: layers[name].get_parameter("weight") for name in self.output_shapes(inputs)}
-        return sum(
-            2 * shape.numel() * weights[layer][0].numel()
-            for layer, shape in self.output_shapes(inputs).items()
-        )
-
-    def _trace_shapes(self, inputs: torch.Size) -> dict[str, torch.Size]:
+    def _trace(self, inputs: torch.Size, dtype: torch.dtype) -> Trace:
         shapes: dict[str, torch.Size] = {}
         calls: Counter[str] = Counter()
 
@@ -129,23 +133,31 @@ class Task:
             name: m for name, m in self.skeleton.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)
         }
         with hooked(layers, record):
-            self._evaluating(torch.empty(inputs, dtype=self.dtype, device="meta"))
-        return {layer: shape for layer, shape in shapes.items() if calls[layer] == 1}
+            _, prediction = self._evaluating(torch.empty(inputs, dtype=dtype, device="meta"))
+        once = {layer: shape for layer, shape in shapes.items() if calls[layer] == 1}
+        # A weight need not be a parameter itself: it may be computed from others.
+        weights = {layer: cast(Tensor, layers[layer].weight) for layer in once}
+        operations = sum(2 * shape.numel() * weights[layer][0].numel() for layer, shape in once.items())
+        return Trace(once, prediction.shape, operations)
 
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of every row, [batch]."""
-        return F.cross_entropy(logits, targets, reduction="none")
+    def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
+        """[batch] the problem's loss of every row."""
+        return self.problem.losses(prediction, targets)
 
-    def score(self, model: State, batch: Batch) -> Score:
-        """How many rows are classified right, and the summed loss, in evaluation mode."""
-        logits = self.forward(model, batch, training=False).logits
-        right = (logits.argmax(-1) == batch.targets).to(batch.weight.dtype)
-        losses = torch.where(batch.weight > 0, self.loss(logits, batch.targets), 0.0)
-        return Score((right * batch.weight).sum(), losses.sum())
+    def tally(self, model: State, batch: Batch) -> Params:
+        """The problem's sums over a batch, from which scores follow; in evaluation mode."""
+        prediction = self.forward(model, batch, training=False).prediction
+        return self.problem.tally(prediction, batch.targets, batch.weight)
+
+    def blank_tally(self, like: Batch) -> Params:
+        """Sums over no rows, in the form of those for a batch of one row such as this."""
+        shape = self.trace(like.inputs.shape, like.inputs.dtype).prediction
+        prediction = torch.zeros(shape, dtype=self.dtype, device=like.inputs.device)
+        return self.problem.tally(prediction, like.targets, torch.zeros_like(like.weight))
 
 
 class _WithFeatures(nn.Module):
-    """Gives features and logits of one pass."""
+    """A module that gives the features and the prediction of one pass."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -155,12 +167,12 @@ class _WithFeatures(nn.Module):
         if isinstance(self.module, Classifier):
             features = self.module.features(inputs)
             return features, self.module.head(features)
-        logits = self.module(inputs)
-        return logits, logits
+        prediction = self.module(inputs)
+        return prediction, prediction
 
 
 def _ambient(module: nn.Module) -> dict[str, str]:
-    """Full names of the buffers that say which rows count and what the key is."""
+    """The full names of the buffers that say which rows count and what the key is."""
     kinds = {RowBatchNorm: ROWS, KeyedDropout: KEY}
     return {
         f"{name}.{kinds[type(layer)]}": kinds[type(layer)]
@@ -183,13 +195,13 @@ def _places(module: nn.Module) -> dict[str, str]:
 
 
 def mean_loss(losses: Tensor, weight: Tensor) -> Tensor:
-    """The mean over the rows that count."""
+    """The mean loss over the rows that count."""
     return torch.where(weight > 0, losses, 0.0).sum() / weight.sum()
 
 
 @contextmanager
 def hooked(layers: dict[str, nn.Module], replace: Callable[[str, Tensor, Tensor], Tensor]) -> Iterator[None]:
-    """Within it, `replace(layer, input, output)` gives the output of each of the layers."""
+    """A context in which `replace(layer, input, output)` gives the output of each of the layers."""
 
     def hook_of(layer: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         return lambda _, given, output: replace(layer, given[0], output)

@@ -99,6 +99,8 @@ class Contrastive(Objective):
         return {}, {**first, **others, EARLIER: {"count": memory[EARLIER]["count"] + 1}}
 
     def refuse(self, conditions: Conditions) -> str | None:
+        if not is_zero(self.mu) and not conditions.problem.has_classes:
+            return f"contrastive compares features of classes, and {conditions.problem.name} has none"
         if not is_zero(self.mu) and not conditions.features:
             return (
                 "contrastive needs a model that tells its features from its logits "

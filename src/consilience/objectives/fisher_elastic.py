@@ -130,7 +130,7 @@ class FisherElastic(Objective):
     def refuse(self, conditions: Conditions) -> str | None:
         if conditions.graph:
             return "its Fisher sums need one hub that hears every client, so it is not defined on a graph"
-        return super().refuse(conditions)
+        return super().refuse(conditions) or conditions.problem.refuse_curvature(self.fisher)
 
 
 def unpack(packed: Params, like: Params) -> State:

@@ -58,7 +58,7 @@ class FreshGradients(Objective):
         def loss(params: Params) -> Tensor:
             # The buffers after this pass are dropped: the statistics are those of the model that trains.
             model = {"params": params, "buffers": context["anchor_buffers"]}
-            logits = at.task.forward(model, at.batch, training=True).logits
+            logits = at.task.forward(model, at.batch, training=True).prediction
             return mean_loss(self.fit(at.task, logits, at.batch.targets), at.batch.weight)
 
         return -tree.dot(at.params, torch.func.grad(loss)(context["anchor"]))

@@ -72,13 +72,13 @@ class SyntheticAnchors(Objective):
         batch, chosen = self._anchors(context["anchors"]["images"], teacher["logits"].shape[-1], at.batch.key)
         model = {"params": at.params, "buffers": at.output.buffers}
         output = at.task.forward(model, batch, training=True)
-        hard = at.task.loss(output.logits, batch.targets).mean()
+        hard = at.task.loss(output.prediction, batch.targets).mean()
         terms: list[Tensor] = []
         if self.train_on_anchors and not is_zero(self.lambda_ori):
-            own = mean_loss(at.task.loss(at.output.logits, at.batch.targets), at.batch.weight)
+            own = mean_loss(at.task.loss(at.output.prediction, at.batch.targets), at.batch.weight)
             terms.append(self.lambda_ori * context["anchors"]["share"] * (hard - own))
         if not is_zero(self.lambda_kd):
-            soft = divergence(teacher["logits"][chosen], output.logits, self.temperature, self.kl)
+            soft = divergence(teacher["logits"][chosen], output.prediction, self.temperature, self.kl)
             distilled = (1 - self.distil_weight) * hard + self.distil_weight * self.temperature**2 * soft
             terms.append(self.lambda_kd * teacher["heard"] * distilled)
         if not is_zero(self.lambda_reg):

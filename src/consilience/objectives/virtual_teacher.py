@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from consilience.learning.task import Task
 from consilience.objectives.base import Objective
 from consilience.sweeping import is_swept, is_zero
 from consilience.types import Number
+
+if TYPE_CHECKING:
+    from consilience.algorithm import Conditions
 
 
 @final
@@ -41,6 +44,11 @@ class VirtualTeacher(Objective):
             value = getattr(self, name)
             if not is_swept(value) and not 0 <= value <= 1:
                 raise UserError(f"virtual_teacher: {name} must be from 0 to 1, not {value}")
+
+    def refuse(self, conditions: Conditions) -> str | None:
+        if not conditions.problem.has_classes:
+            return f"its teacher is about classes, and {conditions.problem.name} has none"
+        return super().refuse(conditions)
 
     def fit(self, task: Task, logits: Tensor, targets: Tensor) -> Tensor:
         loss = super().fit(task, logits, targets)

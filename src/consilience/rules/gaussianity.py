@@ -11,10 +11,11 @@ tensor decides; the bias uses its layer's coefficient, everything else is averag
     as_printed  eq. 8: W_l = sum_n Gd_n / max_m Gd_m W_nl, whose weights sum to 1...N; for study only
 
 k3 k4 is negative where skewness and excess kurtosis differ in sign: `sign` takes its absolute value
-(default), clips it at 0 or leaves it. It grows with the 7th power of the weights' scale: `standardise`
-takes skewness times excess kurtosis instead. The paper prints moments without subtracting the mean; they
-are central here. Renyi: the histogram has 64 equal bins on [-4, 4] (what lies outside counts in the end
-bins), the Gaussian's mass in them is exact (the paper samples it).
+(default), clips it at 0 or leaves it (`raw`), and then a weight may be negative. Where the sum of all Gd of a
+layer (as printed: the largest) is not above 0, the layer is averaged by data. k3 k4 grows with the 7th power
+of the weights' scale: `standardise` takes skewness times excess kurtosis instead. The paper prints moments
+without subtracting the mean; they are central here. Renyi: the histogram has 64 equal bins on [-4, 4] (what
+lies outside counts in the end bins), the Gaussian's mass in them is exact (the paper samples it).
 """
 
 from __future__ import annotations
@@ -75,11 +76,11 @@ class Gaussianity(Rule):
         distances = torch.where(heard, self._distances(values), 0.0)
         if self.form == "as_printed":
             largest = torch.where(heard, distances, -torch.inf).amax()
-            usable = largest.abs() > 0
+            usable = largest > 0
             printed = distances / torch.where(usable, largest, 1.0)
             return torch.where(usable, printed, weights)
         total = distances.sum()
-        usable = total.abs() > torch.finfo(total.dtype).tiny
+        usable = total > torch.finfo(total.dtype).tiny
         return torch.where(usable, distances / torch.where(usable, total, 1.0), weights)
 
     def _distances(self, samples: Tensor) -> Tensor:

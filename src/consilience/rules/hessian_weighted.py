@@ -43,7 +43,7 @@ from consilience.sweeping import check_non_negative, is_swept
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
-    from consilience.algorithm import Inbox
+    from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client
 
 Form = Literal["normalised", "client_split", "as_printed"]
@@ -90,6 +90,9 @@ class HessianWeighted(Rule):
             raise UserError(f"hessian_weighted: beta {self.beta} does nothing without accumulate")
         if self.accumulate == "ema" and not is_swept(self.beta) and self.beta > 1:
             raise UserError(f"hessian_weighted: an average needs a beta of at most 1, not {self.beta}")
+
+    def refuse(self, conditions: Conditions) -> str | None:
+        return conditions.problem.refuse_curvature(self.kind)
 
     def init_memory(self, model: State) -> State:
         if self.accumulate == "none":

@@ -1,26 +1,36 @@
 """Divide every client's update by its effective number of steps, so that more work does not mean more say.
 
 Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization (NeurIPS 2020), FedNova. With a_k the distance, in units of lr, that tau_k local steps along a
-constant unit gradient go, and p_k the shares,
+Optimization (NeurIPS 2020), FedNova. After tau_k local steps a client has moved by
+w - w_k = lr sum_s a_ks g_s, where g_s is the gradient of step s; with p_k the shares,
 
-    w <- w - tau_eff sum_k p_k (w - w_k) / a_k,   tau_eff = sum_k p_k a_k (of steps without the pull)
+    w <- w - tau_eff sum_k p_k (w - w_k) / |a_k|,   |a_k| = sum_s |a_ks|,   tau_eff = sum_k p_k |a_k|
 
-    plain SGD         a = tau
-    momentum rho      a = (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)
-    proximal pull mu  a <- (1 - lr mu) a + 1 at every step
+where the |a_k| in tau_eff are those of steps without the pull. The coefficients of steps 0 ... tau - 1:
 
-Momentum and pull together: the authors' release adds both counters one after the other, which counts the
-steps twice, and takes tau_eff = sum_k p_k tau_k; here a_k is what these local steps really do. Weight decay
-and clipping are part of the gradient, as in the release. The learning rate is constant within a round and
-momentum starts anew every round, as this needs. Buffers are averaged as usual.
+    plain SGD         a_s = 1, |a| = tau
+    momentum rho      a_s = (1 - rho^(tau - s)) / (1 - rho), |a| = (tau - rho a_0) / (1 - rho)
+    proximal pull mu  a_s = (1 - lr mu)^(tau - 1 - s), |a| = (1 - (1 - lr mu)^tau) / (lr mu)
+
+Momentum and pull together make a weight on a spring. A unit of gradient has moved it by h_n after n steps,
+
+    h_0 = 0,  h_1 = 1,  h_(n+1) = (1 + rho - lr mu) h_n - rho h_(n-1),  a_s = h_(tau - s),
+
+and where lr mu > (1 - sqrt(rho))^2 it swings: the h_n change sign. Their plain sum, which is how far a
+constant gradient goes, may then be next to 0 or below; the sum of |h_n| is at least 1. It has no closed form
+and is added up over as many steps as the client took. The authors' release adds the counters of momentum and
+pull one after the other, which counts the steps twice, and takes tau_eff = sum_k p_k tau_k with a pull.
+
+Weight decay and clipping are part of the gradient, as in the release. The learning rate is constant within a
+round and momentum starts anew every round, as this needs. Buffers are averaged as usual.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,9 +46,6 @@ if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client
     from consilience.objectives.base import Objective
-
-MOST_STEPS_BITS = 24
-"""Steps are counted up to 2 to this power, the largest whole number that is safe in float32."""
 
 
 @final
@@ -61,10 +68,11 @@ class NormalisedSteps(Rule):
     def evidence(self, client: Client, model: State, memory: State) -> tuple[State, State]:
         assert isinstance(client.solver, SGD)  # others are refused
         momentum = client.solver.momentum
-        free = effective_steps(client.steps, momentum)
-        effort = {"steps": free.to(client.steps.dtype)}
+        effort = {"steps": _with_momentum(client.steps, momentum).to(client.steps.dtype)}
         if not is_zero(self.mu):
-            pulled = effective_steps(client.steps, momentum, client.solver.lr * self.mu)
+            pull = client.solver.lr * self.mu
+            both = not is_zero(momentum)
+            pulled = _with_both(client.steps, momentum, pull) if both else _with_pull(client.steps, pull)
             effort["pulled_steps"] = pulled.to(client.steps.dtype)
         return {"effort": effort}, {}
 
@@ -102,28 +110,50 @@ class NormalisedSteps(Rule):
         return None
 
 
-def effective_steps(steps: Tensor, momentum: Number = 0.0, pull: Number = 0.0) -> Tensor:
-    """How far steps along a constant unit gradient go, in units of the learning rate; 0-d float64.
-
-    Args:
-        steps: 0-d, how many.
-        momentum: Of SGD.
-        pull: The learning rate times the strength of the pull back to the start.
-    """
+def _with_momentum(steps: Tensor, momentum: Number) -> Tensor:
+    """0-d float64, the sum of the coefficients of SGD's steps."""
     steps = steps.double()
-    if is_zero(pull):
-        if is_zero(momentum):
-            return steps
-        return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-    # One step maps (distance, velocity, 1) linearly; its power is taken by repeated squaring, because
-    # the eigenvalues, and with them any closed form, are complex for usual momentum and pull.
-    zero, one = torch.zeros_like(steps), torch.ones_like(steps)
-    kept, drag = zero + momentum, zero + pull
-    rows = ((1 - drag, kept, one), (-drag, kept, one), (zero, zero, one))
-    power = torch.stack([torch.stack(row) for row in rows])
-    state = torch.stack([zero, zero, one])
-    count = steps.round().long()
-    for bit in range(MOST_STEPS_BITS):
-        state = torch.where((count >> bit) & 1 == 1, power @ state, state)
-        power = power @ power
-    return state[0]
+    if is_zero(momentum):
+        return steps
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def _with_pull(steps: Tensor, pull: Number) -> Tensor:
+    """The same of plain steps with a pull, the learning rate times mu."""
+    steps = steps.double()
+    pull = torch.as_tensor(pull, dtype=steps.dtype, device=steps.device)
+    summed = -torch.expm1(steps * torch.log1p(-pull)) / torch.where(pull > 0, pull, 1.0)
+    return torch.where(pull > 0, summed, steps)
+
+
+def _with_both(steps: Tensor, momentum: Number, pull: Number) -> Tensor:
+    """The sum of the absolute values of the coefficients of steps with momentum and a pull."""
+    zero = torch.zeros_like(steps, dtype=torch.float64)
+    total: Tensor = _Swings.apply(zero + steps, zero + momentum, zero + pull)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _Swings(torch.autograd.Function):
+    """Adds up |h_1| ... |h_steps|, elementwise; leaves `vmap`, which allows no loop of unknown length."""
+
+    @staticmethod
+    def forward(steps: Tensor, momentum: Tensor, pull: Tensor) -> Tensor:
+        count, kept, drag = (value.cpu().numpy() for value in (steps.round(), momentum, pull))
+        now, before, total = np.ones_like(count), np.zeros_like(count), np.zeros_like(count)
+        for done in range(int(count.max())):
+            total = total + np.where(done < count, np.abs(now), 0.0)
+            now, before = (1 + kept - drag) * now - kept * before, now
+        return torch.as_tensor(total).to(steps.device)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing to save: nobody differentiates it."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Tensor) -> tuple[Tensor, int]:
+        rows = [
+            value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            for value, dim in zip(given, in_dims, strict=True)
+        ]
+        total: Tensor = _Swings.apply(*rows)  # type: ignore[no-untyped-call]
+        return total, 0

@@ -134,7 +134,7 @@ def test_gradients_of_models_need_no_memory_but_the_arenas(spec):
         def loss(weights: list[Tensor]) -> Tensor:
             state = {"params": dict(zip(names, weights, strict=True)), "buffers": model["buffers"]}
             batch = Batch(inputs, targets, weight, key, True)
-            return F.cross_entropy(task.forward(state, batch, training=True).logits, targets)
+            return F.cross_entropy(task.forward(state, batch, training=True).prediction, targets)
 
         return torch.func.grad(loss)(weights)
 

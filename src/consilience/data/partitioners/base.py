@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from consilience.errors import UserError
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 Labels: TypeAlias = npt.NDArray[Any]
+Needs = Literal["nothing", "order", "classes"]
+"""What a partitioner must know about targets: nothing, a number by which rows are sorted, or classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,11 @@ class Partitioner(ABC):
         """Refuse options that no data set could satisfy."""
         if not 0 <= self.holdout < 1:
             raise UserError(f"{self.name}: holdout must be at least 0 and below 1, not {self.holdout}")
+
+    @property
+    def needs(self) -> Needs:
+        """What it must know about targets."""
+        return "nothing"
 
     @abstractmethod
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, final
 import numpy as np
 from numpy.random import Generator
 
-from consilience.data.partitioners.base import Labels, Partitioner, Rows
+from consilience.data.partitioners.base import Labels, Needs, Partitioner, Rows
 from consilience.data.partitioners.dealing import (
     check_alpha,
     check_at_least,
@@ -53,6 +53,10 @@ class DirichletClass(Partitioner):
     def floor(self) -> int:
         """The smallest client accepted."""
         return 0 if self.allow_empty else self.min_size
+
+    @property
+    def needs(self) -> Needs:
+        return "classes"
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Draw counts until every client has enough, at most `max_retries` times more; then deal."""

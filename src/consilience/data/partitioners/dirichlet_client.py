@@ -8,7 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.random import Generator
 
-from consilience.data.partitioners.base import Labels, Partitioner, Rows
+from consilience.data.partitioners.base import Labels, Needs, Partitioner, Rows
 from consilience.data.partitioners.dealing import (
     check_alpha,
     deal_counts,
@@ -32,6 +32,10 @@ class DirichletClient(Partitioner):
         """Refuse an alpha without a distribution."""
         super().__post_init__()
         check_alpha(self.name, self.alpha)
+
+    @property
+    def needs(self) -> Needs:
+        return "classes"
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Deal n // clients rows to each, from its mix renormalised over the classes not used up."""

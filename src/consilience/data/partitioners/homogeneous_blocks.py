@@ -9,7 +9,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.random import Generator
 
-from consilience.data.partitioners.base import Labels, Partitioner, Rows
+from consilience.data.partitioners.base import Labels, Needs, Partitioner, Rows
 from consilience.data.partitioners.dealing import check_at_least, join, rows_by_class
 from consilience.errors import UserError
 
@@ -27,6 +27,10 @@ class HomogeneousBlocks(Partitioner):
         """Refuse clients without blocks."""
         super().__post_init__()
         check_at_least(self.name, "blocks_per_client", self.blocks_per_client, 1)
+
+    @property
+    def needs(self) -> Needs:
+        return "classes"
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Deal blocks of the largest size that gives enough; rows and blocks left over are dropped."""

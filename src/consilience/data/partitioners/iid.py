@@ -8,7 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.random import Generator
 
-from consilience.data.partitioners.base import Labels, Partitioner, Rows
+from consilience.data.partitioners.base import Labels, Needs, Partitioner, Rows
 
 
 @final
@@ -19,6 +19,10 @@ class Iid(Partitioner):
     name: ClassVar[str] = "iid"
 
     stratified: bool = False
+
+    @property
+    def needs(self) -> Needs:
+        return "classes" if self.stratified else "nothing"
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Deal sizes that differ by at most one; stratified, class counts do so too."""

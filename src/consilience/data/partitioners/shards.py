@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 from numpy.random import Generator
 
-from consilience.data.partitioners.base import Labels, Partitioner, Rows
+from consilience.data.partitioners.base import Labels, Needs, Partitioner, Rows
 from consilience.data.partitioners.dealing import check_at_least, equal_shards, join
 
 
@@ -24,6 +24,10 @@ class Shards(Partitioner):
         """Refuse clients without shards."""
         super().__post_init__()
         check_at_least(self.name, "shards_per_client", self.shards_per_client, 1)
+
+    @property
+    def needs(self) -> Needs:
+        return "order"
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Deal the shards; the rows left over after the last whole shard are dropped."""

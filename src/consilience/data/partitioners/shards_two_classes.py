@@ -9,7 +9,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.random import Generator
 
-from consilience.data.partitioners.base import Labels, Partitioner, Rows
+from consilience.data.partitioners.base import Labels, Needs, Partitioner, Rows
 from consilience.data.partitioners.dealing import equal_shards, join, pair_different, rows_by_class
 from consilience.errors import UserError
 
@@ -27,6 +27,10 @@ class ShardsTwoClasses(Partitioner):
     name: ClassVar[str] = "shards_two_classes"
 
     pure: bool = False
+
+    @property
+    def needs(self) -> Needs:
+        return "classes"
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
         """Deal the shards at random, then swap between clients until nobody has one class twice."""

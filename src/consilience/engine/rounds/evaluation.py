@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from consilience import tree
 from consilience.client import Fold, Rows, ScoreStep
 from consilience.engine.world import World
-from consilience.types import Floats, State
+from consilience.problems import Metric
+from consilience.problems.base import LOSS
+from consilience.types import Batch, Booleans, Floats, State
 
-
-@dataclass(frozen=True)
-class Scores:
-    """Accuracy and mean loss of some models."""
-
-    accuracy: Floats
-    loss: Floats
+Scores = Mapping[str, Floats]
+"""The scores of some models, by the scores' names."""
 
 
 @dataclass(frozen=True)
@@ -26,63 +24,76 @@ class Scored:
     """The scores of many models, each of a (replica, client) pair."""
 
     prefix: str
-    """Of the names of scores; empty for the models that count."""
+    """What stands before the names of scores; empty for the models that count."""
     rows: list[tuple[int, int]]
-    accuracy: Floats
-    loss: Floats
+    scores: Scores
+    metric: Metric
     many: bool
     """Whether a replica has many of them, so that their spread is of interest."""
 
     @classmethod
-    def of(cls, prefix: str, rows: list[tuple[int, int]], parts: Sequence[Scores], *, many: bool) -> Scored:
-        """From scores of some rows after the other."""
-        accuracy = np.concatenate([np.zeros(0), *(part.accuracy for part in parts)])
-        loss = np.concatenate([np.zeros(0), *(part.loss for part in parts)])
-        return cls(prefix, rows, accuracy, loss, many)
+    def of(
+        cls, prefix: str, rows: list[tuple[int, int]], parts: Sequence[Scores], metric: Metric, *, many: bool
+    ) -> Scored:
+        """The scores of all rows, from parts of them that were scored one after the other."""
+        names = parts[0] if parts else ()
+        scores = {name: np.concatenate([part[name] for part in parts]) for name in names}
+        return cls(prefix, rows, scores, metric, many)
 
     def summary(self, replica: int) -> dict[str, float]:
-        """Means of a replica and, where there are many models, their spread."""
+        """The mean scores of a replica and, where it has many models, the spread of the metric."""
         own = np.array([index == replica for index, _ in self.rows], dtype=np.bool_)
-        accuracy, loss = self.accuracy[own], self.loss[own]
-        if not len(accuracy):
+        if not own.any():
             return {}
         label = self.prefix or "test_"
-        scores = {f"{label}accuracy": float(accuracy.mean()), f"{label}loss": float(loss.mean())}
-        if self.many:
-            scores |= {
-                f"{self.prefix}accuracy_std": float(accuracy.std()),
-                f"{self.prefix}accuracy_min": float(accuracy.min()),
-                f"{self.prefix}accuracy_max": float(accuracy.max()),
-            }
-        return scores
+        means = {f"{label}{name}": float(self._of(name, own).mean()) for name in self.scores}
+        if not self.many:
+            return means
+        values, name = self._of(self.metric.name, own), f"{self.prefix}{self.metric.name}"
+        spread = {"std": values.std(), "min": values.min(), "max": values.max()}
+        return means | {f"{name}_{kind}": float(value) for kind, value in spread.items()}
+
+    def _of(self, name: str, chosen: Booleans) -> Floats:
+        """A score of some models, without those whose rows do not define it (an area from one row, say).
+
+        A model that has diverged, whose loss is not finite, stays in: a mean must not hide it.
+        """
+        values, sane = self.scores[name][chosen], np.isfinite(self.scores[LOSS][chosen])
+        defined = values[~(np.isnan(values) & sane)]
+        return defined if len(defined) else values[:1]
 
     def by_node(self, replica: int, nodes: int) -> list[float]:
-        """The accuracy of every node; NaN where there was none."""
-        values = np.full(nodes, np.nan)
-        for (index, node), accuracy in zip(self.rows, self.accuracy, strict=True):
+        """The metric of every node; NaN where there was none."""
+        found = np.full(nodes, np.nan)
+        for (index, node), value in zip(self.rows, self.scores.get(self.metric.name, ()), strict=True):
             if index == replica:
-                values[node] = accuracy
-        return [float(value) for value in values]
+                found[node] = value
+        return [float(value) for value in found]
 
 
 def score_on_test(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:
-    """Every model (stacked on one axis) on the global test set."""
+    """The scores of every model (stacked on one axis) on the global test set."""
     return _score(world, models, jobs, "test")
 
 
 def score_on_own_data(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:
-    """Every model on the data of its client: what it held out where it did, else what it trained on."""
+    """The scores of every model on its client's data: those it held out if any, else those it trained on."""
     return _score(world, models, jobs, "own")
 
 
 def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: Rows) -> Scores:
-    zeros = torch.zeros(len(jobs), dtype=world.pool.dtype, device=world.device)
-    start = {"sum": {"correct": zeros, "loss": zeros, "rows": zeros}}
+    blank = {"sum": world.task.blank_tally(_one_row(world))}
+    start = tree.map_leaves(lambda value: value.expand(len(jobs), *value.shape).contiguous(), blank)
 
     def work(fold: Fold, states: Sequence[State]) -> tuple[State, State]:
         carry, model = states
         return fold(ScoreStep(world.task), carry, model, rows), {}
 
     total = world.executor.clients(world.cohort(jobs, 0), work, [start, models]).uploads["sum"]
-    found = torch.stack([total[name].double() for name in ("correct", "loss", "rows")]).cpu().numpy()
-    return Scores(found[0] / found[2], found[1] / found[2])
+    return {name: value.cpu().numpy() for name, value in world.task.problem.scores(total).items()}
+
+
+def _one_row(world: World) -> Batch:
+    """A batch of one row, which shows the form of all."""
+    first = torch.zeros(1, dtype=torch.int64, device=world.device)
+    return world.pool.batch(first, torch.ones(1, dtype=world.pool.dtype, device=world.device), first[0])

@@ -21,6 +21,7 @@ from consilience.engine.rounds.store import Store
 from consilience.engine.world import World
 from consilience.exchange.address import Address
 from consilience.exchange.traffic import Traffic
+from consilience.problems import Metric
 from consilience.types import IntArray, State
 
 LOG = logging.getLogger("consilience")
@@ -29,7 +30,7 @@ MODELS_AT_A_TIME = 100
 """How many models are evaluated at once."""
 
 LINKS = "links."
-"""Before the names of what nodes remember of each other, in a snapshot."""
+"""What stands, in a snapshot, before the names of what nodes remember of each other."""
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,30 @@ class Record:
 
     replica: int
     round: int
-    """Counts from 1."""
+    """The round, counted from 1."""
     train_loss: float | None
     bytes_up: dict[str, int]
     bytes_down: dict[str, int]
     messages: int
-    """That clients sent; on a graph, one for every edge and direction."""
+    """How many messages clients sent; on a graph, one for every edge and direction."""
     samples: int
+    """How many samples optimiser steps were taken on."""
     seconds: float
     """Wall-clock time of the round, all replicas together."""
     dropped: tuple[str, ...]
+    """Which clients were missing, and why."""
     scores: dict[str, float] = field(default_factory=dict)
-    """test_accuracy, test_loss and, where many models are evaluated, their spread."""
+    """The problem's scores, e.g. test_accuracy and test_loss; of many models the spread of its metric."""
     nodes: dict[str, list[float]] = field(default_factory=dict)
-    """On a graph, lists over nodes: accuracy, consensus and so on; NaN where there is nothing to say."""
+    """Lists over the nodes of a graph: the metric, consensus and so on; NaN where there is nothing to say."""
 
 
 class Simulation:
-    """An algorithm's state in a world.
+    """An algorithm's state in a world: its hubs, what clients remember, and the round.
 
     Args:
-        world: Where.
-        algorithm: With holes where variants differ; the world has the numbers for them.
+        world: The setting in which the algorithm runs.
+        algorithm: With holes (`sweeping.Hole`) where variants differ; the world has the numbers for them.
     """
 
     def __init__(self, world: World, algorithm: Algorithm) -> None:
@@ -89,6 +92,10 @@ class Simulation:
         return self.world.executor.map(one, (0, 0), swept, self.world.initial_models(rows))
 
     @property
+    def _metric(self) -> Metric:
+        return self.world.task.problem.metric
+
+    @property
     def _own_models(self) -> bool:
         """Whether every client is evaluated with a model of its own."""
         return self.algorithm.evaluated() == "client"
@@ -102,7 +109,7 @@ class Simulation:
         return sweeping.join(self.algorithm, swept["method"])
 
     def step(self, *, evaluate: bool = True, trained: bool = True) -> list[Record]:
-        """One round; a record for every replica.
+        """Run one round, and return a record for every replica.
 
         Args:
             evaluate: Whether models are evaluated on the global test set.
@@ -177,7 +184,7 @@ class Simulation:
         return report
 
     def _welcome_back(self) -> None:
-        """Nodes that return start anew, where the network says so."""
+        """Let nodes that return start anew, where the network says so."""
         world = self.world
         if not (world.graph and world.network.fresh):
             return
@@ -198,7 +205,7 @@ class Simulation:
             self.links.forget((rows[:, None] * nodes + np.arange(nodes)).flatten())
 
     def evaluated(self) -> list[tuple[int, int]]:
-        """(replica, client) of every model that is evaluated: one a server, or one a client."""
+        """The (replica, client) pair of every model that is evaluated: one a server, or one a client."""
         if self.world.graph:
             return [
                 (r, node) for r in range(len(self.world.replicas)) for node in range(self.world.population)
@@ -224,7 +231,7 @@ class Simulation:
         return self.world.executor.map(model, (0, 0, 0), self.world.numbers_of(replicas), hubs, memory)
 
     def evaluate(self) -> list[dict[str, float]]:
-        """Scores on the global test set, by replica."""
+        """The scores on the global test set, by replica."""
         scored = self._score(None)
         return [_scores(scored, replica) for replica in range(len(self.world.replicas))]
 
@@ -246,30 +253,30 @@ class Simulation:
                 score_on_own_data(self.world, self.models(everyone[some], own=True), everyone[some])
                 for some in _chunks(len(everyone))
             ]
-            scored.append(Scored.of("personal_", everyone, found, many=True))
+            scored.append(Scored.of("personal_", everyone, found, self._metric, many=True))
         return scored
 
     def _on_test(
         self, prefix: str, rows: list[tuple[int, int]], models: Callable[[slice], State], *, many: bool
     ) -> Scored:
-        """Models on the global test set, some at a time."""
+        """The scores of models on the global test set, computed some at a time."""
         found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
-        return Scored.of(prefix, rows, found, many=many)
+        return Scored.of(prefix, rows, found, self._metric, many=many)
 
     def _nodes(self, scored: list[Scored], report: Report | None) -> list[dict[str, list[float]]]:
-        """By replica, what there is to say about every node of a graph."""
+        """What there is to say about every node of a graph, by replica."""
         if not self.world.graph:
             return [{} for _ in self.world.replicas]
         nodes = self.world.population
         stacked = {"params": self.models(self.evaluated())["params"]}
         params = tree.reshape_leading(stacked, 1, *self.world.hub_shape)["params"]
         return [
-            {**{f"{one.prefix}accuracy": one.by_node(replica, nodes) for one in scored}, **others}
+            {**{f"{one.prefix}{self._metric.name}": one.by_node(replica, nodes) for one in scored}, **others}
             for replica, others in enumerate(node_metrics(self.world, params, report))
         ]
 
     def _everyone(self) -> list[tuple[int, int]]:
-        """(replica, client) of all clients that have data."""
+        """The (replica, client) pairs of all clients that have data."""
         return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
 
     def clients(self) -> list[dict[str, float | int]]:
@@ -287,21 +294,15 @@ class Simulation:
                 if self._both_models
                 else None
             )
+            kinds = {"own": own, "test": test, "personal": personal}
             for i, (replica, client) in enumerate(some):
                 result: dict[str, float | int] = {
                     "replica": replica,
                     "client": client,
                     "samples": len(self.world.replicas[replica].shards[client]),
-                    "own_accuracy": float(own.accuracy[i]),
-                    "own_loss": float(own.loss[i]),
                 }
-                if test is not None:
-                    result |= {"test_accuracy": float(test.accuracy[i]), "test_loss": float(test.loss[i])}
-                if personal is not None:
-                    result |= {
-                        "personal_accuracy": float(personal.accuracy[i]),
-                        "personal_loss": float(personal.loss[i]),
-                    }
+                for kind, scores in kinds.items():
+                    result |= {f"{kind}_{name}": float(values[i]) for name, values in (scores or {}).items()}
                 results.append(result)
         return results
 
@@ -332,7 +333,7 @@ def _scores(scored: list[Scored], replica: int) -> dict[str, float]:
 
 
 def _chunks(count: int) -> list[slice]:
-    """Some models at a time."""
+    """The slices of a list of models that are evaluated at a time."""
     return [slice(start, start + MODELS_AT_A_TIME) for start in range(0, count, MODELS_AT_A_TIME)]
 
 
@@ -356,7 +357,7 @@ def _train_loss(reports: list[Report], replica: int) -> float | None:
 
 
 def _samples(reports: list[Report], replica: int) -> int:
-    """Samples that optimiser steps were taken on."""
+    """How many samples optimiser steps were taken on."""
     tallies = (
         report.outcome.tally["rows"][_jobs_of(report, replica)].double().sum()
         for report in reports
