@@ -78,6 +78,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"consilience.{_HOME_OF[name]}"), name)
     elif name[:1].isupper() and name in (parts := _parts()):
         value = parts[name]
+    elif name == "__all__":
+        value = __dir__()
     else:
         raise AttributeError(f"module 'consilience' has no attribute {name!r}")
     globals()[name] = value
