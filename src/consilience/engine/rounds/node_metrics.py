@@ -1,4 +1,4 @@
-"""What can be said about every node of a graph in a round, beside its accuracy."""
+"""What can be said about every node of a graph in a round, beside its score."""
 
 from __future__ import annotations
 
