@@ -1,36 +1,54 @@
-# Two commands: `make demo` and `make test`. Both set everything up first.
+# Two commands: `make demo` and `make test`. Each sets up what it needs first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-everywhere lint docs listings bench clean
 
 demo: setup
 	$(BIN)/consilience run examples/quickstart.yaml --overwrite
 
-test: setup lint
+test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest
+
+# As other processors would round, with other numbers of threads, in random order: an hour on two cores.
+test-everywhere: $(VENV)/.dev
+	MKL_CBWR=AVX2 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --random-order
+	MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=2 $(BIN)/python -m pytest --random-order
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=4 $(BIN)/python -m pytest --random-order
+	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest --random-order
 
 bench: setup  # needs MNIST in CONSILIENCE_DATA, and makes virtual environments for the peers
 	$(BIN)/python benchmarks/cpu.py
 
-lint: setup
+lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-setup: $(VENV)/.ready
+docs: $(VENV)/.dev  # the site, in site/; to search in it: python -m http.server -d site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+listings: setup  # what `consilience methods` and docs/methods.md say
+	$(BIN)/python tools/make_listings.py
+
+setup: $(VENV)/.runtime
+
+$(VENV)/.runtime: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consilience needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(INSTALL) hatchling editables
+	$(INSTALL) torch==2.13.0
+	$(INSTALL) --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(INSTALL) --no-build-isolation -e '.[dev,docs]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -38,7 +38,7 @@ def test_the_one_liner():
     assert len(result.clients) == 20
     (summary,) = result.summaries
     assert (summary.setting, summary.method, summary.seeds, summary.rounds) == ("star", "hwa", 2, 2)
-    assert result.accuracy == summary.final_accuracy_mean
+    assert result.accuracy == summary.final_mean
     assert 0 < result.accuracy < 1
     params = result.models["star hwa"]["params"]
     assert {name: tuple(value.shape) for name, value in params.items()} == {

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from consilience.data import SOURCES
-from consilience.data.formats import Bytes, Labels, Split, read_idx
+from consilience.data.sets.arrays import Bytes, Labels, Split
+from consilience.data.sets.mnist import MNIST
 from consilience.data.storage import Store
 
 TARGET = Path(__file__).parents[1] / "src" / "consilience" / "data" / "sample" / "mnist-sample.npz"
@@ -41,9 +41,8 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     names = frozenset(path.name for path in folder.iterdir())
     store = Store("mnist", folder, names, lambda name: (folder / name).read_bytes())
-    images, labels, test_images, test_labels = SOURCES["mnist"].members
-    train = chosen(*read_idx(store, images, labels, 10), per_class=600)
-    test = chosen(*read_idx(store, test_images, test_labels, 10), per_class=100)
+    whole, rest = MNIST.splits(store)
+    train, test = chosen(*whole, per_class=600), chosen(*rest, per_class=100)
     np.savez_compressed(
         TARGET,
         inputs=train[0],

@@ -64,7 +64,7 @@ _ROOMS = {
     "server_steps": "SERVER_STEPS",
     "transforms": "TRANSFORMS",
 }
-"""Folders of parts; what each of them registers is a name here, too."""
+"""Folders of parts, each with the name of its registry; what they register are names here, too."""
 
 
 def _parts() -> dict[str, type]:

@@ -1,7 +1,7 @@
 """Means over messages: by data size, by importance. The stacked tensors have the messages on axis 0.
 
-Sums run in float64: the result then does not depend on the order of arrival, and the mean of equal
-messages is that message, bit for bit.
+Sums run in float64. Of float32 numbers the result then does not depend on the order of arrival, and the mean
+of equal messages is that message, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from consilience.types import Params
 def weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
     """`sum_k weights[k] * stacked[k]`, in float64.
 
-    Written as one matrix product, so that many receivers of the same messages (a graph) cost no more
-    memory than one.
+    It is one matrix product, so that many receivers of the same messages (a graph) cost no more memory
+    than one.
     """
     flat = stacked.reshape(stacked.shape[0], -1).double()
     return (weights.double() @ flat).reshape(stacked.shape[1:])
@@ -28,7 +28,7 @@ def mean(stacked: Params, weights: Tensor) -> Params:
 
 
 def merge_buffers(stacked: Params, weights: Tensor) -> Params:
-    """Floating buffers by the weighted mean, integer ones (step counters) by the maximum."""
+    """The merged buffers: floating ones by the weighted mean, integer ones (step counters) by the maximum."""
     merged: Params = {}
     for name, value in stacked.items():
         if value.is_floating_point():
@@ -43,13 +43,13 @@ def merge_buffers(stacked: Params, weights: Tensor) -> Params:
 def importance_mean(
     stacked: Params, importance: Params, weights: Tensor, heard: Tensor | None = None
 ) -> Params:
-    """Per coordinate, the mean weighted by importance; by `weights` where nobody has any importance.
+    """The mean of every coordinate weighted by importance, or by `weights` where nobody has any importance.
 
     Args:
-        stacked: Values, every tensor [messages, ...].
-        importance: Non-negative, of the same shapes.
-        weights: [messages], sums to 1: the fallback.
-        heard: [messages], whether a message takes part; by default those with a positive weight.
+        stacked: The values; every tensor is [messages, ...].
+        importance: Non-negative numbers of the same shapes.
+        weights: [messages], the fallback; they sum to 1.
+        heard: [messages], whether a message takes part; by default those with a positive weight do.
     """
     present = (weights > 0 if heard is None else heard).double()
     merged: Params = {}

@@ -1,8 +1,8 @@
 """The contract: an algorithm is its initial states and a tuple of exchanges of messages.
 
 One exchange is three pure functions: a hub broadcasts, clients work, the hub combines what it heard. A
-server is a hub that hears its cohort; a peer on a graph is a hub that hears its neighbours. Client code
-is written for ONE client; only the engine adds the client axis.
+server is a hub that hears its cohort, the clients of a round; a peer on a graph is a hub that hears its
+neighbours. Client code is written for ONE client; only the engine adds the client axis.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Inbox:
 
     messages: State
     weights: Tensor
-    """[messages] shares of the data, summing to 1; 0 = not received."""
+    """[messages] shares of the data, summing to 1; 0 where a message was not received."""
     peers: Tensor
-    """The same shares without the hub's own message, summing to 1 (or all 0 where no peer was heard)."""
+    """[messages] shares of the data without the hub's own, summing to 1 (all 0 where no peer was heard)."""
     own: State | None
     """A node's own message; None at a server."""
     population: Tensor
@@ -93,9 +93,10 @@ class Phase(NamedTuple):
     private: frozenset[str] = frozenset()
     """Groups of an upload that never leave their sender: on a graph they are for its own `combine`."""
     receive: Callable[[State, State], State] = as_it_came
-    """From a message that arrived and the receiver's last state of the sender to the message with its rebuilt
-    groups. On a graph that state is the sender's last message in this exchange (zeros before the first); at a
-    server it is what was broadcast to the sender, with the groups in `kept` from its last message."""
+    """Gives the message with its rebuilt groups, from the message that arrived and the receiver's last state
+    of the sender. On a graph that state is the sender's last message in this exchange (zeros before the
+    first); at a server it is what was broadcast to the sender, with the groups in `kept` from its last
+    message."""
     flooded: bool = False
     """Whether, on a graph, messages are passed on until every node has heard every other."""
     replies: bool = False
@@ -126,7 +127,7 @@ class Conditions:
     unreliable: bool
     """Whether some messages do not come: partial participation or failures."""
     messages: int = 10
-    """The fewest that a hub hears in a round in which none is lost."""
+    """The fewest messages that a hub hears in a round in which none is lost."""
     features: bool = True
     """Whether the model tells its features from its logits."""
     clip: bool = False
@@ -154,7 +155,7 @@ Init = Literal["common", "different"]
 
 
 Evaluated = Literal["hub", "client", "both"]
-"""Whose models are evaluated: those of hubs, every client's own, or both."""
+"""Which models are evaluated: those of hubs, every client's own, or both."""
 
 
 class Algorithm(ABC):
@@ -162,20 +163,20 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
-    """Authors, title, venue."""
+    """The paper's authors, title and venue."""
     family: ClassVar[Family] = "averaging"
     formula: ClassVar[str] = ""
-    """What it computes, in one line."""
+    """What the method computes, in one line."""
     choose: ClassVar[str] = ""
-    """When to choose it, in one line."""
+    """When to choose the method, in one line."""
 
     @property
     def label(self) -> str:
-        """What messages call it: its name and, where something was done to it, what that was."""
+        """What logs and errors call it: its name and, where something was done to it, what that was."""
         return self.name
 
     def evaluated(self) -> Evaluated:
-        """Whose models are evaluated: `model` gives those that count, `personal_model` those beside them."""
+        """Which models are evaluated: `model` gives those that count, `personal_model` those beside them."""
         return "hub"
 
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
@@ -249,11 +250,17 @@ class Wrapper(Algorithm):
     inner: Algorithm
 
     def around(self, inner: Algorithm) -> Algorithm:
-        """The same change of another method."""
+        """A wrapper that changes another method in the same way."""
         return sweeping.replace(self, {"inner": inner})
 
     def change(self, phase: Phase, exchange: int, *, setup: bool) -> Phase:
-        """An exchange of the inner method, of a round or of the setup, as it is carried out."""
+        """The exchange that is carried out in place of one of the inner method's.
+
+        Args:
+            phase: The inner method's exchange.
+            exchange: Its number within the round, or within the setup.
+            setup: Whether it is one of those before the first round.
+        """
         return phase
 
     @property

@@ -25,30 +25,38 @@ from consilience.problems.base import mean_loss as mean_of
 from consilience.types import Batch, Params, State
 
 Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
-"""Which batches: of training; one pass over the training data, in batches as in training; the first batch
-of that pass; such a pass in any batches, where only samples matter; the held-out data; these if any, else the
-training data; the global test set."""
+"""Which batches are meant.
+
+- `train`: those of local training;
+- `data`: one pass over the training data, in batches as in training;
+- `batch`: the first batch of that pass;
+- `samples`: a pass over the training data in any batches, where only samples matter;
+- `holdout`: the held-out data;
+- `own`: the held-out data if there are any, else the training data;
+- `test`: the global test set.
+"""
 
 
 class Step(ABC):
     """What is done with one batch: something is measured, and the carry moves by it.
 
-    A frozen dataclass, so that equal steps do equal work. `extras` stay the same over all batches.
+    The carry is the state that passes from batch to batch, such as a model in training or a sum; the extras
+    stay the same over all batches. A step is a frozen dataclass, so that equal steps do equal work.
     """
 
     @abstractmethod
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        """What the batch says, e.g. a gradient. Pure."""
+        """What the batch says, e.g. a gradient. The function is pure."""
 
     def advance(self, carry: State, found: State, extras: State) -> State:
-        """The next carry; by default sums grow and buffers are replaced. Pure."""
+        """The next carry; by default sums grow and buffers are replaced. The function is pure."""
         return {
             group: found[group] if group == "buffers" else tree.add(params, found[group])
             for group, params in carry.items()
         }
 
     def advance_in_place(self, carry: State, found: State, extras: State) -> None:
-        """The same numbers, up to rounding, written over the old ones: a CPU's memory is slow."""
+        """Write the numbers of `advance`, up to rounding, over the old carry: a CPU's memory is slow."""
         for group, params in carry.items():
             for name, value in params.items():
                 if group == "buffers":
@@ -66,7 +74,10 @@ class Step(ABC):
 
 
 class Fold(Protocol):
-    """Runs a step over a client's batches. What a step puts into the group `tally` the engine also logs."""
+    """A function that runs a step over a client's batches.
+
+    What a step puts into the group `tally` the engine also logs.
+    """
 
     def __call__(
         self, step: Step, carry: State, extras: State, rows: Rows, epoch: int | None = None
@@ -102,6 +113,7 @@ class Client:
     steps: Tensor
     """0-d, the optimiser steps of one local training."""
     epochs: int
+    """The epochs of one local training; 0 where its length is a number of steps."""
     fold: Fold
     key: Tensor
     """0-d int64, the source of random draws that are not about a batch."""
@@ -110,15 +122,15 @@ class Client:
     peer: bool = False
     """Whether it is a node of a graph."""
     clip: float | None = None
-    """The largest norm of a gradient in training."""
+    """The largest norm of a gradient in training; longer ones are shortened."""
 
     def train(
         self, model: State, objective: Objective | None = None, context: State | None = None
     ) -> Trained:
-        """Local training from a model (any State with `params` and `buffers`).
+        """The result of local training from a model.
 
         Args:
-            model: Where to start.
+            model: Where to start: any State with `params` and `buffers`.
             objective: What to minimise; by default the plain loss.
             context: Tensors for the objective's `penalty` and `correct`.
         """
@@ -138,7 +150,7 @@ class Client:
         return self._train_until_worse(step, carry, extras, rollback=objective.early_stop == "rollback")
 
     def _train_until_worse(self, step: Step, carry: State, extras: State, *, rollback: bool) -> Trained:
-        """Epoch by epoch; the first one that raises the held-out loss is the last."""
+        """The result of training epoch by epoch; the first one that raises the held-out loss is the last."""
         start, blank = _weights(carry), carry["tally"]
         steps = torch.zeros_like(self.steps)
         running = torch.ones_like(self.samples, dtype=torch.bool)
@@ -246,18 +258,18 @@ class TrainStep(Step):
         super().advance_in_place(rest, found, extras)
 
     def stackable(self, extras: State) -> bool:
-        """Numbers that differ between clients would not line up with the stacked tensors."""
+        """Whether the solver allows it; numbers that differ between clients would not line up."""
         return self.solver.stackable and not extras["solver"]
 
 
 @dataclass(frozen=True)
 class GradStep(Step):
-    """Adds the gradient of one batch's summed loss."""
+    """A step that adds the gradient of one batch's summed loss."""
 
     task: Task
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        """Parameters stay; batch-normalisation statistics move as they do in training."""
+        """The gradient; parameters stay, batch-normalisation statistics move as in training."""
         loss = _summed_loss(self.task, carry["buffers"], batch)
         grads, buffers = torch.func.grad(loss, has_aux=True)(extras["params"])
         return {"sum": grads, "buffers": buffers, "count": {"rows": batch.weight.sum()}}
@@ -265,12 +277,12 @@ class GradStep(Step):
 
 @dataclass(frozen=True)
 class HvpStep(Step):
-    """Adds the Hessian-vector product of one batch's summed loss."""
+    """A step that adds the Hessian-vector product of one batch's summed loss."""
 
     task: Task
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        """Differentiates the inner product of the gradient with the vector (double backward)."""
+        """The product: the derivative of the gradient's inner product with the vector (double backward)."""
         loss = _summed_loss(self.task, carry["buffers"], batch)
 
         def slope(params: Params) -> tuple[Tensor, Params]:
@@ -283,7 +295,7 @@ class HvpStep(Step):
 
 @dataclass(frozen=True)
 class ScoreStep(Step):
-    """Adds the problem's sums over one batch, in evaluation mode. The model is in `extras`."""
+    """A step that adds the problem's sums over one batch, in evaluation mode. The model is in `extras`."""
 
     task: Task
 
@@ -293,7 +305,7 @@ class ScoreStep(Step):
 
 @dataclass(frozen=True)
 class LossStep(Step):
-    """Adds the loss and the rows of one batch, in evaluation mode. The model is in `extras`."""
+    """A step that adds the loss and the rows of one batch, in evaluation mode. The model is in `extras`."""
 
     task: Task
 
@@ -304,7 +316,10 @@ class LossStep(Step):
 
 @dataclass(frozen=True)
 class CurvatureStep(Step):
-    """Adds one batch to a curvature diagonal and counts rows and batches. The model is in `extras`."""
+    """A step that adds one batch to a curvature diagonal and counts rows and batches.
+
+    The model is in `extras`.
+    """
 
     task: Task
     names: tuple[str, ...]

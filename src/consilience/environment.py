@@ -14,7 +14,7 @@ class Environment(BaseSettings):
 
     Attributes:
         data: The data directory.
-        mirror: Files are fetched from MIRROR/FILENAME in place of the published addresses.
+        mirror: Where files are fetched from, as MIRROR/FILENAME, in place of the published addresses.
     """
 
     model_config = SettingsConfigDict(env_prefix="CONSILIENCE_", env_ignore_empty=True, frozen=True)

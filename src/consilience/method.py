@@ -22,7 +22,7 @@ GRADIENT, MERGED = "gradient", "merged"
 
 @dataclass(frozen=True)
 class Parts:
-    """How does a client train, how does a hub weigh what it hears, and what does it do with the result?"""
+    """How a client trains, how a hub weighs what it hears, and what it does with the result."""
 
     objective: Objective = field(default_factory=Objective)
     rule: Rule = field(default_factory=ByData)

@@ -1,8 +1,9 @@
 """A part's numbers as tensors: how a sweep gives every lane its own hyper-parameters.
 
 A method, an objective or a solver is a frozen dataclass of numbers. In a sweep some of these numbers
-are 0-d tensors that differ between lanes. `split` takes them out, `join` puts them back; what is left
-in between is hashable, equal for all lanes, and holds nothing that a `vmap` must not capture.
+are 0-d tensors that differ between lanes, the places in which clients train side by side as one stacked
+computation. `split` takes them out, `join` puts them back; what is left in between is hashable, equal for
+all lanes, and holds nothing that a `vmap` must not capture.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Part = TypeVar("Part")
 
 @dataclasses.dataclass(frozen=True)
 class Hole:
-    """Stands where a tensor was taken out.
+    """What stands where a tensor was taken out.
 
     Arithmetic with a hole gives a hole, so that a part with holes can make other parts of its numbers: what
     exchanges a method has can be asked before its numbers are known.
@@ -52,7 +53,7 @@ def is_zero(number: Number) -> bool:
 
 
 def split(part: Part) -> tuple[Part, Params]:
-    """The part with its tensor fields (at any depth) replaced by holes, and those tensors by path."""
+    """The part with holes in place of its tensor fields (at any depth), and those tensors by path."""
     tensors: Params = {}
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(cast(Any, part)):
@@ -67,7 +68,7 @@ def split(part: Part) -> tuple[Part, Params]:
 
 
 def join(part: Part, tensors: Params) -> Part:
-    """The inverse of `split`."""
+    """The part with tensors in its holes: the inverse of `split`."""
     if not tensors:
         return part
     changes: dict[str, Any] = {path: value for path, value in tensors.items() if "." not in path}
@@ -78,7 +79,7 @@ def join(part: Part, tensors: Params) -> Part:
 
 
 def replace(part: Part, changes: dict[str, Any]) -> Part:
-    """A copy with other field values, without running `__post_init__` (checks are for users' numbers)."""
+    """A copy of a part with other field values, without `__post_init__` (checks are for users' numbers)."""
     copy = object.__new__(type(part))
     for field in dataclasses.fields(cast(Any, part)):
         object.__setattr__(copy, field.name, changes.get(field.name, getattr(part, field.name)))
@@ -86,7 +87,7 @@ def replace(part: Part, changes: dict[str, Any]) -> Part:
 
 
 def merge_variants(parts: Sequence[Part], dtype: torch.dtype, device: torch.device) -> tuple[Part, Params]:
-    """Parts that differ in floats only, as one part with holes and a [variants] tensor per such float."""
+    """Variants (parts that differ in floats only) as one part with holes, and [variants] tensors for them."""
     first = parts[0]
     tensors: Params = {}
     changes: dict[str, Any] = {}
@@ -102,7 +103,7 @@ def merge_variants(parts: Sequence[Part], dtype: torch.dtype, device: torch.devi
 
 
 def check_non_negative(part: object, *fields: str) -> None:
-    """Refuse what is no number, negative or not finite in the named fields."""
+    """Raise a UserError for what is no number, negative or not finite in the named fields."""
     for field in fields:
         value = getattr(part, field)
         if is_swept(value):

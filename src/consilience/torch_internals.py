@@ -30,11 +30,11 @@ _ATEN = torch.ops.aten
 
 
 Operate = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Gives the result of an operation on some arguments."""
+"""A function that gives the result of an operation on some arguments."""
 
 
 def every_operation(operate: Operate) -> AbstractContextManager[object]:
-    """Within it, every operation that reaches torch's kernels is left to a function.
+    """A context in which every operation that reaches torch's kernels is left to a function.
 
     Those that the function itself calls are not.
 
@@ -167,16 +167,16 @@ def writing_variant(operation: Any) -> Writing | None:
 # Graphs of operations, and nested values
 
 leaves = tree_leaves
-"""All that lies in nested tuples, lists and dicts, in order.
+"""Gives all that lies in nested tuples, lists and dicts, in order.
 
 Relied on: those of `torch.fx` are opened too. Promised: nothing, the module is private.
 """
 
 map_leaves = tree_map
-"""A function of every leaf, in the same nesting. Relied on and promised: as for `leaves`."""
+"""Gives a function of every leaf, in the same nesting. Relied on and promised: as for `leaves`."""
 
 map_nodes = map_arg
-"""Arguments of a node of a graph with a function's values in place of the nodes among them.
+"""Gives the arguments of a node of a graph, with a function's values in place of the nodes among them.
 
 Relied on: values need not be what a graph can hold. Promised: that the function stays, as `torch.fx` marks
 it, though no page describes it.
@@ -184,7 +184,10 @@ it, though no page describes it.
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The value with a function of every tensor in it. Relied on and promised: as for `leaves`."""
+    """The value with a function of each tensor in place of the tensor.
+
+    Relied on and promised: as for `leaves`.
+    """
     return tree_map_only(Tensor, function, value)
 
 
@@ -239,7 +242,9 @@ cudnn_flags = torch.backends.cudnn.flags
 
 @contextmanager
 def memory_left_as_it_is() -> Iterator[None]:
-    """Within it, deterministic algorithms do not fill new memory first; afterwards the setting is as before.
+    """A context in which deterministic algorithms do not fill new memory first.
+
+    Afterwards the setting is as before.
 
     Relied on and promised: `torch.utils.deterministic.fill_uninitialized_memory` can be set. It is a property
     of a module, of which type checkers know nothing.
@@ -275,7 +280,7 @@ def called(
 
 
 def recast(kind: type[Layer], plain: nn.Module) -> Layer:
-    """The same layer, with the same parameters, buffers and hooks, as one of a subclass.
+    """A layer as one of a subclass, with the same parameters, buffers and hooks.
 
     Relied on: a module's `__dict__` is all there is to it. Promised: nothing.
     """

@@ -42,7 +42,7 @@ def axpy(factor: Number, left: Params, right: Params) -> Params:
 
 
 def zeros_like(params: Params) -> Params:
-    """Zeros of the same shapes."""
+    """Zeros with the names and shapes of `params`."""
     return {name: torch.zeros_like(value) for name, value in params.items()}
 
 
@@ -130,14 +130,14 @@ def join(*states: State) -> State:
 
 
 def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> State:
-    """`function` of every tensor."""
+    """The State with `function` of each tensor in place of the tensor."""
     return {
         group: {name: function(value) for name, value in params.items()} for group, params in state.items()
     }
 
 
 def index(state: State, position: int | slice | Tensor) -> State:
-    """Rows of a State whose tensors have a leading axis."""
+    """Some rows of a State whose tensors have a leading axis."""
     return map_leaves(lambda value: value[position], state)
 
 
@@ -158,17 +158,17 @@ def concatenate(states: Sequence[State]) -> State:
 
 
 def reshape_leading(state: State, old: int, *new: int) -> State:
-    """Replace the first `old` axes of every tensor by axes of the sizes `new`."""
+    """The State with axes of the sizes `new` in place of the first `old` axes of every tensor."""
     return map_leaves(lambda value: value.reshape(*new, *value.shape[old:]), state)
 
 
 def flatten(state: State) -> dict[str, Tensor]:
-    """One flat dict with names such as `params/fc1.weight`."""
+    """The tensors as one flat dict, with names such as `params/fc1.weight`."""
     return {f"{group}/{name}": value for group, params in state.items() for name, value in params.items()}
 
 
 def unflatten(flat: dict[str, Tensor], groups: Iterable[str] = ()) -> State:
-    """The inverse of `flatten`; `groups` names those that may be without tensors."""
+    """The State of a flat dict: the inverse of `flatten`. `groups` may name some that have no tensors."""
     state: State = {group: {} for group in groups}
     for path, value in flat.items():
         group, _, name = path.partition("/")
@@ -177,7 +177,7 @@ def unflatten(flat: dict[str, Tensor], groups: Iterable[str] = ()) -> State:
 
 
 def nbytes(state: State) -> int:
-    """Bytes of all tensors."""
+    """The bytes of all tensors together."""
     return sum(value.numel() * value.element_size() for params in state.values() for value in params.values())
 
 
@@ -187,13 +187,13 @@ def concatenated(params: Params) -> Tensor:
 
 
 def divided(vector: Tensor, like: Params) -> Params:
-    """The inverse of `concatenated`, for tensors of known names and shapes."""
+    """The tensors of a vector, the inverse of `concatenated`; `like` gives their names and shapes."""
     parts = torch.split(vector, [value.numel() for value in like.values()])
     return {name: part.reshape(like[name].shape) for name, part in zip(like, parts, strict=True)}
 
 
 def size_of(params: Params) -> int:
-    """The number of coordinates."""
+    """The number of coordinates of all tensors together."""
     return sum(value.numel() for value in params.values())
 
 
@@ -203,7 +203,7 @@ def largest(scores: Tensor, count: int) -> Tensor:
 
 
 def taken(vector: Tensor, positions: Tensor) -> Tensor:
-    """The values at some positions."""
+    """The values of a vector at some positions."""
     return vector.gather(0, positions.long())
 
 
@@ -242,7 +242,7 @@ class Schema:
         return unflatten(dict(zip(self.paths, tensors, strict=True)), self.groups)
 
     def kinds(self) -> dict[str, Kind]:
-        """Shape and type by path."""
+        """The shape and the type of every tensor, by path."""
         return dict(zip(self.paths, zip(self.shapes, self.dtypes, strict=True), strict=True))
 
     def without(self, groups: Set[str]) -> Schema:

@@ -19,7 +19,10 @@ Hubs, memories, downloads, uploads and contexts all are States. Two levels, neve
 """
 
 Number = float | Tensor
-"""A hyper-parameter: a float, or a 0-d tensor where a sweep gives every lane its own value."""
+"""A hyper-parameter: a float, or a 0-d tensor where a sweep gives every lane its own value.
+
+A lane is one of the places in which clients train side by side, as one stacked computation.
+"""
 
 
 class Batch(NamedTuple):

@@ -22,7 +22,7 @@ from consilience.types import State
 SCHEMA = "consilience/1"
 METADATA = "consilience"
 HEADER = "header"
-"""Under this name the bytes of the wire format itself are counted."""
+"""The name by which the bytes of the wire format itself are counted."""
 
 
 class WireError(ValueError):
@@ -49,7 +49,7 @@ def encode(message: State, header: Header) -> bytes:
 
 
 def decode(data: bytes) -> tuple[State, Header]:
-    """The inverse of `encode`; raises WireError for anything else."""
+    """The message and the header in some bytes: inverts `encode`, and raises WireError for anything else."""
     tensors, fields = decode_tensors(data)
     try:
         header = Header(*(int(fields[name]) for name in ("round", "sender", "samples")))
@@ -91,7 +91,7 @@ def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def decode_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The inverse of `encode_tensors`, with schema and digest checked."""
+    """The tensors and fields in some bytes, with schema and digest checked: inverts `encode_tensors`."""
     try:
         tensors = safetensors.torch.load(data)
         length = int.from_bytes(data[:8], "little")
@@ -109,7 +109,7 @@ def decode_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _digest(tensors: dict[str, Tensor], fields: dict[str, str]) -> str:
-    """Of everything: fields, names in their order, types, shapes and bytes."""
+    """The digest of everything: fields, names in their order, types, shapes and bytes."""
     whole = hashlib.sha256(json.dumps([sorted(fields.items()), list(tensors)]).encode())
     for name, value in tensors.items():
         whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -118,7 +118,7 @@ def _digest(tensors: dict[str, Tensor], fields: dict[str, str]) -> str:
 
 
 def message_bytes(message: State) -> dict[str, int]:
-    """Bytes of an encoded message, by group, and of its `header`; sums to `len(encode(...))`."""
+    """The bytes of an encoded message, by group, and of its `header`; they sum to `len(encode(...))`."""
     if not any(message.values()):
         return {}
     if HEADER in message:

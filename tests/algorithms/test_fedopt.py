@@ -9,11 +9,9 @@ import torch
 from torch.testing import assert_close
 
 from consilience import tree
-from consilience.algorithms.fedadagrad import FedAdagrad
-from consilience.algorithms.fedadam import FedAdam
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedavgm import FedAvgM
-from consilience.algorithms.fedyogi import FedYogi
+from consilience.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from consilience.errors import UserError
 from consilience.graphs.ring import Ring
 from consilience.learning.solvers import SGD

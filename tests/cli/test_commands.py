@@ -48,6 +48,20 @@ def test_a_run_ends_with_a_table_and_paths(command: Callable[..., Any], tiny: Pa
     assert digest(answer) == json.loads((out / "tiny" / "summary.json").read_text())["digest"]
 
 
+def test_a_note_is_printed_under_the_table_and_kept(command: Callable[..., Any], tiny: Path, out: Path):
+    with tiny.open("a") as file:
+        file.write("note: >\n  One method [alone]:\n  nothing to compare.\n")
+    note = "One method [alone]: nothing to compare."
+    answer = command("run", tiny)
+    assert (answer.code, answer.err) == (0, "")
+    table, below = answer.out.split(f"\n{note}\n")
+    assert "accuracy" in table
+    assert below.startswith("results: ")
+    assert json.loads((out / "tiny" / "summary.json").read_text())["note"] == note
+    assert load_config(out / "tiny" / "config.yaml").note == note
+    assert f"\n{note}\n" in command("resume", out / "tiny").out
+
+
 def test_the_same_command_gives_the_same_digest(command: Callable[..., Any], tiny: Path, out: Path):
     first = command("run", tiny)
     second = command("run", tiny, "name=again")

@@ -1,8 +1,9 @@
-"""Listings of methods, models and data sets."""
+"""Listings of methods, models and data sets, and the inventory of which they are made."""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,16 +11,43 @@ from rich.console import Console
 from rich.table import Table
 
 from consilience.algorithms import METHODS
-from consilience.cli.listings import dataset_table, list_methods, method_table, model_table
+from consilience.cli.inventory import PARTS, make_inventory
+from consilience.cli.listings import dataset_table, method_table, model_table, read_inventory
 from consilience.data.sets import SOURCES
 from consilience.models import MODELS
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def entries() -> dict[str, dict[str, Any]]:
-    listed = list_methods()
-    assert json.loads(json.dumps(listed)) == listed
-    return {entry["name"]: entry for entry in listed}
+    return {entry["name"]: entry for entry in read_inventory()["methods"]}
+
+
+def test_the_inventory_is_current():
+    assert read_inventory() == make_inventory(), "make it anew: make listings"
+
+
+QUIET = """
+import sys
+from consilience.cli.app import main
+sys.argv = ["consilience", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as stopped:
+    assert not stopped.code
+slow = {"torch", "numpy", "scipy", "matplotlib", "networkx"} & sys.modules.keys()
+assert not slow, slow
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["methods"], ["methods", "--json"], ["methods", "--markdown"], ["models"], ["--help"]],
+    ids=" ".join,
+)
+def test_a_listing_loads_nothing_slow(words: list[str]):
+    done = subprocess.run([sys.executable, "-c", QUIET, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) > 10
 
 
 def test_every_method_is_listed(entries: dict[str, dict[str, Any]]):
@@ -81,10 +109,13 @@ def shown(table: Table) -> str:
     return capture.get()
 
 
-def test_tables_show_every_name(entries: dict[str, dict[str, Any]]):
-    methods = shown(method_table(list(entries.values())))
+def test_tables_show_every_name():
+    inventory = read_inventory()
+    methods = shown(method_table(inventory))
     assert all(f" {name} " in methods or f" {name}," in methods for name in METHODS)
-    assert all(f" {name} " in shown(model_table()) for name in MODELS)
+    assert all(kind in methods for kind in PARTS)
+    assert all(f" {name} " in methods for parts in PARTS.values() for name in parts)
+    assert all(f" {name} " in shown(model_table(inventory)) for name in MODELS)
     datasets = shown(dataset_table())
     assert all(f" {name} " in datasets for name in SOURCES)
     assert "6,000 + 1,000" in datasets

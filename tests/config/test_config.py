@@ -164,7 +164,7 @@ def test_own_data_stay_with_every_setting():
     ]
 
 
-@pytest.mark.parametrize("key", ["name", "out", "targets", "device", "compare"])
+@pytest.mark.parametrize("key", ["name", "out", "targets", "note", "device", "compare"])
 def test_what_belongs_to_the_whole_run_is_refused_in_a_setting(key: str):
     with pytest.raises(UserError, match=f"{key} belongs to the whole run"):
         read_config({"compare": [{key: "x"}]}).settings()

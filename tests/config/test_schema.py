@@ -157,6 +157,7 @@ VALID: dict[str, Any] = {
     "an alias with options": {"method": {"name": "dechetero", "weighting": "uniform"}, "topology": "ring"},
     "data by name": {"data": "mnist-sample"},
     "one seed": {"seeds": 3},
+    "a note": {"note": "What there is to see."},
     "a sweep of what may be none": {"method": {"name": "fedcurv", "stiffness": [0.5, 1.0]}},
 }
 INVALID: dict[str, Any] = {
@@ -171,6 +172,7 @@ INVALID: dict[str, Any] = {
     "a truth": {"rounds": True},
     "a limit": {"rounds": 0},
     "a list": {"seeds": []},
+    "a text": {"note": 3},
     "a model": {"model": {"hidden": [8]}},
 }
 FROM_PYTHON = ("objects", "a composed object")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.cli.listings import methods_page
+from consilience.cli.listings import methods_page, read_inventory
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,9 +22,7 @@ def test_the_python_blocks_of_a_page_run_in_order(page, capsys):
 
 
 def test_the_page_of_methods_is_current():
-    current = methods_page()
-    assert (DOCS / "methods.md").read_text() == current, (
-        "make it anew: consilience methods --markdown > docs/methods.md"
-    )
+    current = methods_page(read_inventory())
+    assert (DOCS / "methods.md").read_text() == current, "make it anew: make listings"
     for text in ("Paper: \n", "Formula: ``", "Choose it: \n"):
         assert text not in current

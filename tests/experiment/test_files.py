@@ -82,7 +82,7 @@ def test_the_summary(written: tuple[Config, Result]):
     _, result = written
     assert result.path is not None
     summary = json.loads((result.path / "summary.json").read_text())
-    assert (summary["name"], summary["digest"]) == ("both", result.digest)
+    assert (summary["name"], summary["metric"], summary["digest"]) == ("both", "accuracy", result.digest)
     assert [method["method"] for method in summary["methods"]] == [
         "fedavg",
         "fedprox mu=0.01",
@@ -199,7 +199,7 @@ def test_the_map_is_of_the_graph_of_the_first_seed_in_the_last_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configure: Callable[..., Config]
 ):
     seen: list[Any] = []
-    monkeypatch.setattr(experiment, "map_plot", lambda records, peers, path, title: seen.append(peers))
+    monkeypatch.setattr(experiment, "map_plot", lambda records, peers, *_: seen.append(peers))
     config = configure(
         clients=8,
         rounds=3,

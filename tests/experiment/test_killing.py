@@ -46,7 +46,7 @@ class _Killer:
 
         monkeypatch.setattr(run_folder, "atomic_write", self.atomic_write)
         monkeypatch.setattr(RunFolder, "append", append)
-        monkeypatch.setattr(experiment, "accuracy_plot", lambda records, path, title: path.touch())
+        monkeypatch.setattr(experiment, "score_plot", lambda records, metric, path, title: path.touch())
 
     def _dies(self) -> bool:
         self.count += 1
@@ -149,7 +149,7 @@ def test_a_full_disk_loses_nothing(
     """The disk fills up at several points; each time there is room again the run goes on."""
     folder = RunFolder(tmp_path / "run")
     config = configure(**FRAGILE)
-    monkeypatch.setattr(experiment, "accuracy_plot", lambda records, path, title: path.touch())
+    monkeypatch.setattr(experiment, "score_plot", lambda records, metric, path, title: path.touch())
     disk = _Disk(monkeypatch)
     for room in (0, 5, 9, 14):
         disk.room = room

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from consilience.errors import UserError
+from consilience.problems import Classification
 from consilience.report.coordinate_plots import coordinates_figure, coordinates_plot, has_coordinates
 from consilience.report.node_plots import nodes_figure
 from consilience.report.node_records import Peers
@@ -65,7 +66,7 @@ def test_nodes_look_as_in_the_plot_of_nodes(record, ring, legends):
     records = [record(1, 4, curvature=range(9), **of(range(9), np.linspace(0, 1, 9)))]
     for nodes, count in ((None, 6), ([8, 0], 2)):
         figure = coordinates_figure(records, peers, "", nodes)
-        other = nodes_figure(records, peers, "", nodes)
+        other = nodes_figure(records, peers, Classification.metric, "", nodes)
         assert legends(figure)["seed 4"] == legends(other)["curvature, seed 4"]
         (known,) = [axes for axes in other.axes if axes.get_ylabel() == "curvature norm"]
         looks = [

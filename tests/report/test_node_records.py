@@ -11,7 +11,7 @@ from consilience.errors import UserError
 from consilience.report.node_records import (
     Peers,
     chosen_nodes,
-    final_accuracies,
+    final_scores,
     node_curve,
     node_names,
     pooled_values,
@@ -74,5 +74,5 @@ def test_what_is_not_known_is_skipped():
 @pytest.mark.parametrize(
     ("run", "final"), [(RUN, [math.nan] * 2), ({1: RUN[1]}, [0.25, 0.5]), ({}, [math.nan] * 2)]
 )
-def test_final_accuracies_are_those_of_the_last_evaluation(run, final):
-    np.testing.assert_equal(final_accuracies(run, 2), final)
+def test_final_scores_are_those_of_the_last_evaluation(run, final):
+    np.testing.assert_equal(final_scores(run, 2, "accuracy"), final)

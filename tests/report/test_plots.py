@@ -1,4 +1,4 @@
-"""The accuracy plot: the right numbers, distinguishable lines, everything inside the image."""
+"""The plot of scores: the right numbers, distinguishable lines, everything inside the image."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from consilience.errors import UserError
-from consilience.report.plots import COLOURS, DASHES, MARKERS, accuracy_figure, accuracy_plot
+from consilience.problems import Classification, NextToken, Regression
+from consilience.report.plots import COLOURS, DASHES, MARKERS, score_figure, score_plot
+
+ACCURACY, R2, PERPLEXITY = Classification.metric, Regression.metric, NextToken.metric
 
 
-def records_of(accuracies, setting="star", method="fedavg"):
-    """Records from accuracies [seeds][rounds]; "absent" is a round without evaluation."""
+def records_of(scores, setting="star", method="fedavg", metric=ACCURACY):
+    """Records from scores [seeds][rounds]; "absent" is a round without evaluation."""
     return [
         {"setting": setting, "method": method, "seed": seed, "round": number}
-        | ({} if accuracy == "absent" else {"test_accuracy": accuracy})
-        for seed, curve in enumerate(accuracies)
-        for number, accuracy in enumerate(curve, start=1)
+        | ({} if score == "absent" else {f"test_{metric.name}": score})
+        for seed, curve in enumerate(scores)
+        for number, score in enumerate(curve, start=1)
     ]
 
 
@@ -39,7 +42,7 @@ def many(settings: int, methods: int, seeds: int, rounds: int):
 
 def test_means_and_bands_by_hand():
     # Round 1: 50 and 70 %, so 60 ± sqrt(200); round 2: 80 and 80 %.
-    figure = accuracy_figure(records_of([[0.5, 0.8], [0.7, 0.8]]), "title")
+    figure = score_figure(records_of([[0.5, 0.8], [0.7, 0.8]]), ACCURACY, "title")
     (axes,) = figure.axes
     (line,), (band,) = axes.lines, axes.collections
     np.testing.assert_allclose(line.get_xydata(), [[1, 60], [2, 80]])
@@ -61,17 +64,17 @@ def test_means_and_bands_by_hand():
     ],
 )
 def test_missing_and_non_finite_evaluations_are_skipped(accuracies, shown):
-    (line,) = accuracy_figure(records_of(accuracies), "").axes[0].lines
+    (line,) = score_figure(records_of(accuracies), ACCURACY, "").axes[0].lines
     np.testing.assert_allclose(line.get_xydata(), shown)
 
 
 @pytest.mark.parametrize("accuracies", [[["absent"]], [[math.nan, None]]])
 def test_a_panel_without_accuracies_says_so(accuracies):
     records = records_of([[0.5, 0.6]], "ring") + records_of(accuracies, "star")
-    ring, star = accuracy_figure(records, "").axes
+    ring, star = score_figure(records, ACCURACY, "").axes
     assert [text.get_text() for text in star.texts] == ["no accuracy recorded"]
     assert not ring.texts
-    (alone,) = accuracy_figure(records_of(accuracies), "").axes
+    (alone,) = score_figure(records_of(accuracies), ACCURACY, "").axes
     assert alone.get_ylim() == (0, 100)
 
 
@@ -81,7 +84,7 @@ def test_one_panel_for_each_setting_and_one_look_for_each_method():
         *records_of([[0.5, 0.6]], "star", "hwa"),
         *records_of([[0.5, 0.9]], "ring", "hwa"),
     ]
-    figure = accuracy_figure(records, "")
+    figure = score_figure(records, ACCURACY, "")
     star, ring = figure.axes
     assert [axes.get_title(loc="left") for axes in (star, ring)] == ["star", "ring"]
     assert star.get_ylim() == ring.get_ylim()
@@ -92,21 +95,21 @@ def test_one_panel_for_each_setting_and_one_look_for_each_method():
         for line in (star.lines[1], ring.lines[0], legend.legend_handles[1])
     ]
     assert len(set(looks)) == 1
-    assert accuracy_figure(records[:2], "").axes[0].get_title(loc="left") == ""
+    assert score_figure(records[:2], ACCURACY, "").axes[0].get_title(loc="left") == ""
 
 
 def test_looks_differ_even_without_colour():
     for one, other in combinations((COLOURS, DASHES, MARKERS), 2):
         assert len(set(one)) == len(one)
         assert math.gcd(len(one), len(other)) == 1
-    (axes,) = accuracy_figure(many(1, 12, 1, 3), "").axes
+    (axes,) = score_figure(many(1, 12, 1, 3), ACCURACY, "").axes
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 12
     assert len({(line.is_dashed(), line.get_marker()) for line in axes.lines}) > len(MARKERS)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 30, 100, 1000])
 def test_round_ticks_are_whole_numbers(rounds):
-    figure = accuracy_figure(many(1, 1, 1, rounds), "")
+    figure = score_figure(many(1, 1, 1, rounds), ACCURACY, "")
     figure.draw_without_rendering()
     low, high = figure.axes[0].get_xlim()
     ticks = [tick for tick in figure.axes[0].get_xticks() if low <= tick <= high]
@@ -119,7 +122,7 @@ def test_round_ticks_are_whole_numbers(rounds):
     "shape", [(1, 1, 1, 1), (1, 6, 3, 30), (2, 4, 3, 30), (5, 9, 1, 12), (1, 30, 1, 5)], ids=str
 )
 def test_everything_stays_inside_and_the_legend_beside_the_data(shape):
-    figure = accuracy_figure(many(*shape), "a title of ordinary length")
+    figure = score_figure(many(*shape), ACCURACY, "a title of ordinary length")
     figure.draw_without_rendering()
     box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     assert box.x0 >= 0
@@ -134,7 +137,7 @@ def test_everything_stays_inside_and_the_legend_beside_the_data(shape):
 def test_the_file_repeats_and_settings_stay(tmp_path):
     before = dict(matplotlib.rcParams)
     for name in ("a.png", "b.png"):
-        accuracy_plot(many(2, 3, 3, 10), tmp_path / name, "title")
+        score_plot(many(2, 3, 3, 10), ACCURACY, tmp_path / name, "title")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert dict(matplotlib.rcParams) == before
     with Image.open(tmp_path / "a.png") as image:
@@ -144,4 +147,25 @@ def test_the_file_repeats_and_settings_stay(tmp_path):
 
 def test_nothing_to_plot_is_refused():
     with pytest.raises(UserError, match="no metrics records to plot"):
-        accuracy_figure([], "")
+        score_figure([], ACCURACY, "")
+
+
+def test_a_metric_that_is_not_a_share_is_drawn_as_it_is():
+    records = records_of([[-3.0, -0.5, 0.75], [-1.0, 0.5, 0.75]], metric=R2)
+    (axes,) = score_figure(records, R2, "").axes
+    (line,) = axes.lines
+    np.testing.assert_allclose(line.get_xydata(), [[1, -2], [2, 0], [3, 0.75]])
+    assert axes.get_ylabel() == "test r2"
+    bottom, top = axes.get_ylim()
+    assert bottom < -2 - math.sqrt(2)  # the band is not cut off
+    assert top < 1.5
+    nothing = score_figure(records_of([["absent"]]), R2, "").axes[0]
+    assert [text.get_text() for text in nothing.texts] == ["no r2 recorded"]
+    assert nothing.get_ylim() == (0, 1)
+
+
+def test_a_metric_where_lower_is_better_is_drawn_as_it_is():
+    (axes,) = score_figure(records_of([[500.0, 120.0]], metric=PERPLEXITY), PERPLEXITY, "").axes
+    assert axes.get_ylabel() == "test perplexity"
+    bottom, top = axes.get_ylim()
+    assert bottom < 120 < 500 < top

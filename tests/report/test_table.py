@@ -9,8 +9,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from consilience.problems import Classification, Metric, NextToken, Regression
 from consilience.report.summary import MethodSummary, RoundsTo
-from consilience.report.table import comparison_table, human_bytes
+from consilience.report.table import comparison_table
+from consilience.report.units import human_bytes
+
+ACCURACY, R2, PERPLEXITY = Classification.metric, Regression.metric, NextToken.metric
 
 
 def summary(
@@ -20,16 +24,18 @@ def summary(
     seeds: int = 3,
     rounds_to: dict[str, RoundsTo] | None = None,
     samples_per_s: float | None = 4_123_000,
+    metric: Metric = ACCURACY,
 ) -> MethodSummary:
     return MethodSummary(
         setting=setting,
         method=method,
+        metric=metric,
         seeds=seeds,
         rounds=30,
-        final_accuracy_mean=final,
-        final_accuracy_std=None if final is None else 0.00449 if seeds > 1 else 0.0,
-        best_accuracy_mean=None if final is None else 0.92,
-        best_accuracy_std=None if final is None else 0.001,
+        final_mean=final,
+        final_std=None if final is None else 0.00449 if seeds > 1 else 0.0,
+        best_mean=None if final is None else 0.92,
+        best_std=None if final is None else 0.001,
         rounds_to=rounds_to or {},
         bytes_up=1_234_567,
         bytes_down=2_500_000_000,
@@ -38,9 +44,9 @@ def summary(
     )
 
 
-def rendered(summaries, targets=(), width=80, styled=False) -> str:
+def rendered(summaries, targets=(), width=80, styled=False, metric=ACCURACY) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=styled)
-    console.print(comparison_table(summaries, targets))
+    console.print(comparison_table(summaries, targets, metric))
     return console.file.getvalue()
 
 
@@ -77,14 +83,14 @@ def test_the_best_of_each_setting_is_bold():
         summary("star", "b", 0.95),
         summary("ring", "b", None),
     ]
-    table = comparison_table(rows, [])
+    table = comparison_table(rows, [], ACCURACY)
     assert [column.header for column in table.columns][:2] == ["setting", "method"]
     bold = [str(cell) for cell in table.columns[2].cells if cell.style == "bold"]
     assert bold == ["95.00 ± 0.45", "70.00 ± 0.45"]
     assert [str(cell) for cell in table.columns[0].cells] == ["star", "star", "ring", "ring"]
     assert "\x1b[1m95.00 ± 0.45" in rendered(rows, styled=True)
     assert "\x1b" not in rendered(rows)
-    nothing = comparison_table([summary(final=None)], [])
+    nothing = comparison_table([summary(final=None)], [], ACCURACY)
     assert [cell.style for cell in nothing.columns[1].cells] == [""]
 
 
@@ -136,8 +142,52 @@ def test_human_bytes(count, text):
 
 
 def test_clients_own_models_get_a_column_where_a_method_has_them():
-    plain, personal = summary(), replace(summary(method="pfedme"), personal_accuracy_mean=0.9876)
+    plain, personal = summary(), replace(summary(method="pfedme"), personal_mean=0.9876)
     assert " own " not in rendered([plain])
     lines = rendered([plain, personal]).splitlines()
     assert " own " in lines[0]
     assert [("98.76" in line) for line in lines if "± 0.45" in line] == [False, True]
+
+
+def test_the_lowest_is_bold_where_lower_is_better():
+    rows = [
+        summary(method="a", final=20.5, metric=PERPLEXITY),
+        summary(method="b", final=12.25, metric=PERPLEXITY),
+        summary(method="c", final=None, metric=PERPLEXITY),
+    ]
+    table = comparison_table(rows, [], PERPLEXITY)
+    assert [str(cell) for cell in table.columns[1].cells if cell.style == "bold"] == ["12.25 ± 0.0045"]
+
+
+def test_a_metric_that_is_not_a_share_has_no_per_cent():
+    reached: dict[str, RoundsTo] = {"-0.25": {"mean": 3.0, "reached": 3, "seeds": 3}}
+    one = replace(summary(final=-0.5, rounds_to=reached, metric=R2), personal_mean=0.75)
+    text = rendered([one], [-0.25], metric=R2)
+    assert "%" not in text
+    assert [column.header for column in comparison_table([one], [-0.25], R2).columns] == [
+        "method",
+        "r2",
+        "best",
+        "own",
+        "rounds\nto -0.25",
+        "up",
+        "down",
+        "samples\nper s",
+    ]
+    cells = re.split(" {2,}", text.splitlines()[-1].strip())
+    assert cells[:5] == ["fedavg", "-0.5000 ± 0.0045", "0.9200", "0.7500", "3.0"]
+
+
+def test_other_metrics_fit_into_80_columns_too():
+    targets = [-0.25, 0.5, 0.875]
+    reached: dict[str, RoundsTo] = {
+        str(target): {"mean": 123.4, "reached": 9, "seeds": 10} for target in targets
+    }
+    rows = [
+        summary(setting, "dechw beta=0.9, layers=all", -0.123456, rounds_to=reached, metric=R2)
+        for setting in ("star", "erdos-renyi p=0.2")
+    ]
+    text = rendered(rows, targets, metric=R2)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("-0.1235 ± 0.0045") == 2

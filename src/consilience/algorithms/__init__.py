@@ -14,8 +14,6 @@ from consilience.algorithms.dechw import DecHWStar as DecHWStar
 from consilience.algorithms.desa import DESA as DESA
 from consilience.algorithms.dpsgd import DPSGD as DPSGD
 from consilience.algorithms.fagh import FAGH as FAGH
-from consilience.algorithms.fedadagrad import FedAdagrad as FedAdagrad
-from consilience.algorithms.fedadam import FedAdam as FedAdam
 from consilience.algorithms.fedavg import FedAvg as FedAvg
 from consilience.algorithms.fedavgm import FedAvgM as FedAvgM
 from consilience.algorithms.fedcurv import FedCurv as FedCurv
@@ -25,9 +23,11 @@ from consilience.algorithms.fedexp import FedExP as FedExP
 from consilience.algorithms.fedga import FedGA as FedGA
 from consilience.algorithms.fedlin import FedLin as FedLin
 from consilience.algorithms.fednova import FedNova as FedNova
+from consilience.algorithms.fedopt import FedAdagrad as FedAdagrad
+from consilience.algorithms.fedopt import FedAdam as FedAdam
+from consilience.algorithms.fedopt import FedYogi as FedYogi
 from consilience.algorithms.fedprox import FedProx as FedProx
 from consilience.algorithms.fedsgd import FedSGD as FedSGD
-from consilience.algorithms.fedyogi import FedYogi as FedYogi
 from consilience.algorithms.gradient_tracking import GradientTracking as GradientTracking
 from consilience.algorithms.hwa import HWA as HWA
 from consilience.algorithms.local import Local as Local

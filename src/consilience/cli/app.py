@@ -99,7 +99,7 @@ def run(
     existing: Existing = "overwrite" if overwrite else "refuse"
     with _resumable(folder.path):
         result = experiment.run(config, folder=folder, existing=existing, listener=display())
-    show_result(result, config.targets)
+    show_result(result)
 
 
 @app.command()
@@ -107,12 +107,10 @@ def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar=
     """Continue a run from its last checkpoint."""
     from consilience import experiment
     from consilience.cli.display import display, show_result
-    from consilience.config import load_config
-    from consilience.experiment.folder import CONFIG
 
     with _resumable(path):
         result = experiment.resume(path, display())
-    show_result(result, load_config(path / CONFIG).targets)
+    show_result(result)
 
 
 @app.command()
@@ -121,31 +119,32 @@ def methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/methods.md.")] = False,
 ) -> None:
     """List the methods by family, and the parts of which others can be composed."""
-    from consilience.cli.display import console
-    from consilience.cli.listings import list_methods, method_table, methods_page
+    from consilience.cli.listings import method_table, methods_page, read_inventory
+    from consilience.cli.screen import console
 
+    inventory = read_inventory()
     if markdown:
-        print(methods_page(), end="")
+        print(methods_page(inventory), end="")
     elif as_json:
-        print(json.dumps(list_methods(), indent=2))
+        print(json.dumps(inventory["methods"], indent=2))
     else:
-        console().print(method_table(list_methods()))
+        console().print(method_table(inventory))
 
 
 @app.command()
 def models() -> None:
     """List the models."""
-    from consilience.cli.display import console
-    from consilience.cli.listings import model_table
+    from consilience.cli.listings import model_table, read_inventory
+    from consilience.cli.screen import console
 
-    console().print(model_table())
+    console().print(model_table(read_inventory()))
 
 
 @app.command()
 def datasets() -> None:
     """List the data sets and whether they are on this machine."""
-    from consilience.cli.display import console
     from consilience.cli.listings import dataset_table
+    from consilience.cli.screen import console
 
     console().print(dataset_table())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,24 +11,21 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
+from rich.text import Text
 
+from consilience.cli.screen import console
 from consilience.config.config import Config
 from consilience.data import load
 from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
 from consilience.errors import UserError
 from consilience.experiment import Arm, Listener, Result, split
-from consilience.experiment.folder import PLOTS
+from consilience.experiment.folder import plots_of
 from consilience.graphs.base import Adjacency
 from consilience.learning.randomness import Purpose, generator
 from consilience.report.bubbles import bubble_plot
 from consilience.report.graphs import graph_plot, graph_statistics
-from consilience.report.table import comparison_table, human_bytes
-
-
-def console() -> Console:
-    """Standard output; wide enough for tables where it is not a terminal."""
-    found = Console()
-    return found if found.is_terminal else Console(width=120)
+from consilience.report.table import comparison_table
+from consilience.report.units import human_bytes
 
 
 def display() -> Listener:
@@ -43,6 +39,7 @@ class _Clock(Listener):
 
     def start(self, arms: list[Arm]) -> None:
         self.arms = arms
+        self.metric = arms[0].scene.task_problem.metric  # all arms have one
         self.seen = 0
         self.begin = time.monotonic()
         self.bytes = 0
@@ -51,13 +48,14 @@ class _Clock(Listener):
         """One line about a round."""
         self.seen += 1
         self.bytes += sum(line["bytes_up"] + line["bytes_down"] for line in lines)
-        accuracies = [line["test_accuracy"] for line in lines if line.get("test_accuracy") is not None]
+        score = f"test_{self.metric.name}"
+        scores = [line[score] for line in lines if line.get(score) is not None]
         losses = [line["train_loss"] for line in lines if line["train_loss"] is not None]
         seconds = max(lines[0]["seconds"], 1e-9)
         facts = [
             f"{arm.setting} {arm.choice.label}",
             f"round {lines[0]['round']}/{arm.config.rounds}",
-            f"accuracy {100 * fmean(accuracies):.2f} %" if accuracies else "",
+            f"{self.metric.name} {self.metric.shown_with_unit(fmean(scores))}" if scores else "",
             f"loss {fmean(losses):.4f}" if losses else "",
             f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
             f"{human_bytes(self.bytes)} sent",
@@ -123,13 +121,15 @@ class LiveDisplay(_Clock):
         self._progress.stop()
 
 
-def show_result(result: Result, targets: Sequence[float]) -> None:
-    """The comparison, and where the files are."""
+def show_result(result: Result) -> None:
+    """Print the comparison, the configuration's note on it, and where the files are."""
     screen = console()
-    screen.print(comparison_table(result.summaries, targets))
+    screen.print(comparison_table(result.summaries, result.targets, result.metric))
+    if result.note:
+        screen.print(Text(result.note))  # not markup: brackets are the user's
     if result.path is not None:
         print(f"results: {result.path}")
-        for plot in filter(Path.exists, (result.path / name for name in PLOTS)):
+        for plot in filter(Path.exists, (result.path / name for name in plots_of(result.metric))):
             print(f"plot: {plot}")
     print(f"digest: {result.digest}")
 

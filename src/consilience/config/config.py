@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     FiniteFloat,
+    StringConstraints,
     ValidationError,
     model_validator,
 )
@@ -49,6 +50,9 @@ from consilience.models import MODELS
 
 ROUNDS_WORTH_COMPILING = 20
 """The fewest rounds for which steps are compiled: that takes seconds, and shorter runs end sooner without."""
+
+WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "compare"})
+"""Keys that an item of `compare` cannot change."""
 
 
 class Config(Section):
@@ -110,6 +114,9 @@ class Config(Section):
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     targets: list[FiniteFloat] | None = Field(
         None, description="Values of the problem's metric to reach; by default accuracies of 0.8 and 0.9."
+    )
+    note: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
+        "", description="Printed under the table of results: what there is to see in it."
     )
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     out: Path = Path("runs")
@@ -186,7 +193,7 @@ class Config(Section):
         base = {name: getattr(self, name) for name in Config.model_fields if name != "compare"}
         settings = []
         for number, changes in enumerate(self.compare):
-            for key in sorted(changes.keys() & {"name", "out", "targets", "device", "compare"}):
+            for key in sorted(changes.keys() & WHOLE_RUN):
                 raise UserError(f"compare[{number}]: {key} belongs to the whole run, not to one setting")
             label = changes.get("label")
             merged = {**base, **{key: value for key, value in changes.items() if key != "label"}}

@@ -31,21 +31,24 @@ from consilience.learning.task import Task
 from consilience.types import State
 
 STATES_PER_JOB = 12
-"""Models' worth of memory that one job of a cohort takes: states, gradients, messages and copies."""
+"""How many models' memory one client's work takes: states, gradients, messages and copies."""
 
 COPIES_PER_ACTIVATION = 6
-"""Of every output of a layer in training: itself, what follows it before the next layer, and gradients."""
+"""How often training holds a layer's output: itself, what follows it before the next layer, and gradients."""
 
 FULL = 5e10
-"""Operations of a step that fill a GPU: such clients train one after the other, with cuDNN's own kernels."""
+"""The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels."""
 
 STACKED_ROWS = 512
-"""On a CPU, clients are stacked while their batches together have no more rows: small products leave the
-processor waiting for Python. Stacked convolutions are slow ones there, so those are never stacked."""
+"""The most rows that the batches of clients stacked on a CPU have together.
+
+Small products leave the processor waiting for Python, so they are stacked. Stacked convolutions are slow ones
+there, so those never are.
+"""
 
 
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
-    """Say why a simulation would be refused, without making it."""
+    """Raise a UserError that says why a simulation would be refused, if it would be, without making it."""
     task = _task(scene)
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
@@ -61,7 +64,7 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
 def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:
     """A simulation of all variants (which differ in floats only) with all seeds, before its first round.
 
-    Replicas are ordered by variant, then by seed.
+    A replica is one seed of one variant. They are ordered by variant, then by seed.
     """
     task = _task(scene)
     variants = _for_data(scene.dataset, variants)
@@ -93,12 +96,12 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
 def _for_data(
     dataset: Dataset, variants: Sequence[tuple[Algorithm, Solver]]
 ) -> list[tuple[Algorithm, Solver]]:
-    """Methods that know what the data look like."""
+    """The variants, with methods that know what the data look like."""
     return [(algorithm.for_data(dataset.shape, dataset.outputs), solver) for algorithm, solver in variants]
 
 
 def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
-    """The executor that was asked for."""
+    """The executor that a scene asks for, with as many lanes as suit the model and the device."""
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
     model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
@@ -120,7 +123,9 @@ def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
 
 
 def resolve_executor(name: ExecutorName) -> ExecutorName:
-    """The batched one for `auto`: it was ahead wherever both were measured (docs/performance.md).
+    """The executor that is meant: for `auto` the batched one.
+
+    It was ahead wherever both were measured (docs/performance.md).
 
     Nothing here uses a stopwatch: the same run must give the same bits again.
     """
@@ -128,7 +133,7 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
 
 
 def _memory(device: torch.device) -> int:
-    """Bytes of memory of a device, in use or not."""
+    """The bytes of a device's memory, in use or not."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -158,7 +163,7 @@ def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
 
 
 def adjacency_of(scene: Scene, seed: int, *drawing: int) -> Adjacency | None:
-    """The graph of a seed, or what it is after some number of drawings."""
+    """The graph of a seed, or what it is after some number of drawings; None for a star."""
     return scene.topology.adjacency(scene.population, generator(seed, Purpose.TOPOLOGY, *drawing))
 
 
@@ -175,7 +180,7 @@ def _pool(scene: Scene) -> Pool:
 
 
 def _fewest_messages(scene: Scene) -> int:
-    """That a hub hears in a round: of its cohort, or of its closed neighbourhood."""
+    """The fewest messages that a hub hears in a round: of its cohort, or of its closed neighbourhood."""
     graphs = [replica.adjacency for replica in _replicas(scene, 1)]
     clients = min(sum(len(shard) > 0 for shard in part.shards) for part in scene.partitions.values())
     return min(
@@ -185,7 +190,7 @@ def _fewest_messages(scene: Scene) -> int:
 
 
 def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
-    """Say why a method cannot work here, before anything is computed."""
+    """Raise a UserError that says why a method cannot work here, before anything is computed."""
     graph = _replicas(scene, 1)[0].adjacency is not None
     if not graph and scene.network != Network():
         raise UserError("network is about a graph of peers; a star has participation and failure_rate")

@@ -12,13 +12,16 @@ import torch
 from consilience.torch_internals import cudnn_flags, memory_left_as_it_is
 
 Precision = Literal["fp32", "tf32", "bf16"]
-"""Of the products of matrices and convolutions on a GPU: full, or with inputs rounded to 10 bits, or in
-training to 7 bits. Sums and parameters are always in full."""
+"""How exact the products of matrices and convolutions are on a GPU.
+
+They are full, or with inputs rounded to 10 bits, or in training to 7 bits. Sums and parameters are always in
+full.
+"""
 
 
 @contextmanager
 def repeatable(device: torch.device, precision: Precision = "fp32") -> Iterator[None]:
-    """Within it, only algorithms are used whose results repeat; afterwards the settings are as before."""
+    """A context in which torch uses only algorithms whose results repeat, and then has its settings back."""
     if device.type != "cuda":
         yield
         return

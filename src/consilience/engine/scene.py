@@ -28,12 +28,15 @@ class Scene:
 
     dataset: Dataset
     build: Callable[[], nn.Module]
+    """Makes a model, with weights from torch's default generator."""
     partitions: Mapping[int, Partition]
-    """By seed."""
+    """Who holds which data, by seed."""
     topology: Topology
     work: LocalWork
     participation: int
+    """How many clients take part in a round, at most."""
     failure_rate: float = 0.0
+    """How likely the upload of a client is lost in a round."""
     network: Network = field(default_factory=Network)
     init: Init = "common"
     normalize: Normalisation = "half"

@@ -22,12 +22,17 @@ from consilience.types import Booleans, IntArray, Params, State
 
 @dataclass(frozen=True)
 class Replica:
-    """One seed of one variant: an independent federation that shares the computation with the others."""
+    """One seed of one variant: an independent federation that shares the computation with the others.
+
+    Variants of a method differ in floats only.
+    """
 
     seed: int
     variant: int
     shards: tuple[IntArray, ...]
+    """The rows of the data that each client trains on."""
     holdouts: tuple[IntArray, ...]
+    """The rows that each client keeps back for evaluation."""
     adjacency: Adjacency | None
     """[nodes, nodes] who hears whom in the first round; None for a star."""
 
@@ -46,21 +51,21 @@ class World:
     executor: Executor
     replicas: tuple[Replica, ...]
     solver: Solver
-    """With holes where variants differ."""
+    """The local optimiser, with holes (`sweeping.Hole`) where variants differ."""
     numbers: State
-    """`method` and `solver`: [replicas] tensors for those holes; `replica`: their index."""
+    """`method` and `solver`: [replicas] tensors for the holes of either; `replica`: the index of each."""
     work: LocalWork
     participation: int
-    """Clients of a cohort."""
+    """How many clients a cohort has, at most."""
     failure_rate: float
     initial: dict[int, State]
-    """By seed, the initial models: stacked over clients, [1, ...] where they share one."""
+    """The initial models, by seed: stacked over clients, [1, ...] where they share one."""
     test: IntArray
     """Rows of the global test set in the pool."""
     network: Network
     """How the graph behaves over time."""
     redraw: Callable[[int, int], Adjacency | None]
-    """The graph of a seed after some number of drawings."""
+    """Gives the graph of a seed after some number of drawings."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters about which nodes' records say more."""
 
@@ -82,11 +87,11 @@ class World:
 
     @property
     def population(self) -> int:
-        """Clients of one replica."""
+        """The number of clients of one replica."""
         return len(self.replicas[0].shards)
 
     def sizes(self) -> IntArray:
-        """[replicas, clients] training samples."""
+        """[replicas, clients] how many training samples each client has."""
         return np.array([[len(shard) for shard in replica.shards] for replica in self.replicas])
 
     @property
@@ -125,7 +130,7 @@ class World:
     def cohort(
         self, jobs: Sequence[tuple[int, int]], round_number: int, hosts: Sequence[int] | None = None
     ) -> Cohort:
-        """The work of some (replica, client) pairs in a round; of replies, with whom they are for."""
+        """The work of some (replica, client) pairs in a round; `hosts`: whom each of them answers."""
         to = [None] * len(jobs) if hosts is None else hosts
         listed = tuple(self._job(*job, host) for job, host in zip(jobs, to, strict=True))
         return Cohort(listed, round_number, self.work, self.device, self.test)
@@ -135,14 +140,17 @@ class World:
         return Job(replica, which.seed, client, which.shards[client], which.holdouts[client], host)
 
     def numbers_of(self, replicas: torch.Tensor) -> State:
-        """The numbers of some replicas, one row each."""
+        """The swept numbers of some replicas, one row each."""
         return {
             group: {name: v[replicas] for name, v in params.items()} for group, params in self.numbers.items()
         }
 
 
 def numbers_state(method: Params, solver: Params, variants: list[int], device: torch.device) -> State:
-    """[replicas] numbers from [variants] ones; the index makes sure that there is a tensor to map over."""
+    """[replicas] swept numbers from [variants] ones; `variants` has the variant of each replica.
+
+    The index makes sure that there is a tensor to map over.
+    """
     chosen = torch.tensor(variants, device=device)
     return {
         "method": {path: value[chosen] for path, value in method.items()},

@@ -12,11 +12,11 @@ class Address:
     """Which exchange of an algorithm is meant."""
 
     round: int
-    """Rounds count from 0; it keys all randomness of the exchange."""
+    """The round, counted from 0; it keys all randomness of the exchange."""
     index: int
-    """Its number within the round, or within the setup."""
+    """The number of the exchange within the round, or within the setup."""
     setup: bool = False
-    """Whether it is one of those before the first round."""
+    """Whether the exchange is one of those before the first round."""
 
     def phase(self, algorithm: Algorithm) -> Phase:
         """The exchange of an algorithm that is at this address."""

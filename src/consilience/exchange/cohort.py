@@ -1,4 +1,7 @@
-"""A cohort: the clients (of all replicas) that work in one exchange, and the batches they will see."""
+"""A cohort: the clients (of all replicas) that work in one exchange, and the batches they will see.
+
+A replica is one of the federations that a simulation computes at once: one seed of one variant of a method.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from consilience.learning.randomness import Purpose, generator, stream_keys
 from consilience.types import IntArray
 
 SAMPLE_ROWS = 128
-"""Rows of a batch where only samples matter."""
+"""How many rows a batch has where only samples matter."""
 TEST_ROWS = 1000
-"""Rows of the test set that a model sees at a time."""
+"""How many rows of the test set a model sees at a time."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class LocalWork:
         return int(random.integers(1, full)) if random.random() < self.stragglers else full
 
     def count(self, samples: int, done: int) -> int:
-        """Optimiser steps for a client with some number of samples that does some epochs (or steps)."""
+        """The optimiser steps of a client with some number of samples that does some epochs (or steps)."""
         if samples == 0:
             return 0
         return done if self.steps is not None else done * -(-samples // self.batch_size)
@@ -57,9 +60,11 @@ class Job:
     seed: int
     client: int
     shard: IntArray
+    """The rows of the data that the client trains on."""
     holdout: IntArray
+    """The rows that it keeps back for evaluation."""
     host: int | None = None
-    """Whom a reply is for."""
+    """The client whom a reply is for; None where the work is no reply."""
 
     def rows(self, which: Rows) -> IntArray:
         """The rows of the data to visit."""
@@ -70,7 +75,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Jobs of one round. Plans are made when they are first asked for."""
+    """The jobs of one exchange. Plans of their batches are made when they are first asked for."""
 
     jobs: tuple[Job, ...]
     round: int
@@ -81,25 +86,25 @@ class Cohort:
     _plans: dict[tuple[Rows, int | None], Plan] = field(default_factory=dict)
 
     def part(self, chosen: slice) -> Cohort:
-        """Some of the jobs."""
+        """The cohort of some of the jobs."""
         return Cohort(self.jobs[chosen], self.round, self.work, self.device, self.test)
 
     def column(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-        """One number a job, as a tensor on the device."""
+        """[jobs] one number for each job, as a tensor on the device."""
         return torch.tensor(values, dtype=dtype, device=self.device)
 
     def samples(self) -> list[int]:
-        """Training samples of each job's client."""
+        """How many training samples each job's client has."""
         return [len(job.shard) for job in self.jobs]
 
     def steps(self) -> list[int]:
-        """Optimiser steps of each job."""
+        """How many optimiser steps each job takes."""
         return [
             self.work.count(len(job.shard), done) for job, done in zip(self.jobs, self.done(), strict=True)
         ]
 
     def done(self) -> list[int]:
-        """Epochs (or steps) of each job's local training."""
+        """How many epochs (or steps) each job's local training has."""
         return [self.work.done(job.seed, self.round, job.client) for job in self.jobs]
 
     def keys(self) -> torch.Tensor:
@@ -115,7 +120,7 @@ class Cohort:
         return stream_keys([(job.seed, Purpose.COMMON, self.round) for job in self.jobs]).to(self.device)
 
     def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
-        """The batches of all jobs."""
+        """The batches of all jobs; of one epoch of training alone, where `epoch` is given."""
         if (rows, epoch) not in self._plans:
             self._plans[rows, epoch] = self._make_plan(rows, epoch)
         return self._plans[rows, epoch]
@@ -137,7 +142,7 @@ class Cohort:
 
 
 def sample_clients(seed: int, round_number: int, available: IntArray, count: int) -> IntArray:
-    """The clients of a round, in ascending order; all that are available where `count` allows."""
+    """The clients of a round, in ascending order: `count` of those available, or all if they are no more."""
     if count >= len(available):
         return available
     random = generator(seed, Purpose.COHORT, round_number)
@@ -145,7 +150,7 @@ def sample_clients(seed: int, round_number: int, available: IntArray, count: int
 
 
 def failed_clients(seed: int, round_number: int, clients: IntArray, rate: float) -> frozenset[int]:
-    """The clients whose upload will not arrive this round."""
+    """The clients whose upload will not arrive this round; `rate` is how likely that is for each."""
     if rate == 0:
         return frozenset()
     # Every client has a draw of its own, so that who fails does not depend on who else was sampled.

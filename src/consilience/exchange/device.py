@@ -23,7 +23,7 @@ FACTS = "client"
 
 
 class SequentialFold:
-    """Runs a step over the batches of one job of a cohort, one after the other, each of its own size."""
+    """A fold over the batches of one job of a cohort, one after the other, each of its own size."""
 
     def __init__(self, pool: Pool, cohort: Cohort, job: int = 0) -> None:
         self._pool, self._cohort, self._job = pool, cohort, job
@@ -63,7 +63,16 @@ def facts_of(cohort: Cohort, dtype: torch.dtype) -> State:
 
 
 def client_of(task: Task, solver: Solver, work: LocalWork, facts: State, fold: Fold, *, peer: bool) -> Client:
-    """The client with one row of `facts_of`."""
+    """The client that one row of `facts_of` describes.
+
+    Args:
+        task: The model's architecture and the problem.
+        solver: The local optimiser, before its learning rate has decayed.
+        work: How much clients train.
+        facts: One row of `facts_of`.
+        fold: What runs a step over the client's batches.
+        peer: Whether it is a node of a graph.
+    """
     own = facts[FACTS]
     if work.lr_decay != 1:
         solver = sweeping.replace(solver, {"lr": solver.lr * own["decay"]})
@@ -101,8 +110,8 @@ def device_client(
         solver: The local optimiser.
         pool: The device's own data, in the order in which a simulation lists them.
         work: How much it trains.
-        seed: The run's.
-        round_number: Rounds count from 0.
+        seed: The run's seed.
+        round_number: The round, counted from 0.
         number: The device's own number in the federation.
         holdout: Rows of the pool that are kept back for evaluation; the others are trained on.
         peer: Whether it is a node of a graph.

@@ -96,6 +96,6 @@ def inbox_of(
 
 
 def _shares(samples: Tensor) -> Tensor:
-    """Parts of the whole that sum to 1; all 0 where there is nothing."""
+    """Numbers of samples as shares that sum to 1; all 0 where there are none."""
     total = samples.sum()
     return samples / torch.where(total > 0, total, 1.0)

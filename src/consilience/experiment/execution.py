@@ -24,12 +24,12 @@ from consilience.experiment.folder import (
     METRICS,
     NODE_PLOT,
     PARTITIONS,
-    PLOT,
     SUMMARY,
     Checkpoint,
     Existing,
     RunFolder,
     finite_line,
+    plots_of,
 )
 from consilience.experiment.planning import Arm, plan
 from consilience.experiment.records import (
@@ -41,11 +41,12 @@ from consilience.experiment.records import (
     peers_of,
 )
 from consilience.experiment.result import Listener, Result
+from consilience.problems import Metric
 from consilience.report.coordinate_plots import coordinates_plot, has_coordinates
 from consilience.report.node_map import MAPPED, map_plot
 from consilience.report.node_plots import nodes_plot
 from consilience.report.node_records import settings_with_nodes
-from consilience.report.plots import accuracy_plot
+from consilience.report.plots import score_plot
 from consilience.report.summary import summarise
 from consilience.types import State
 
@@ -161,14 +162,17 @@ class _Run:
         if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):
             LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
         problem = self.arms[0].scene.task_problem  # all arms have one metric
+        metric = problem.metric
         targets = problem.targets if self.config.targets is None else tuple(self.config.targets)
-        summaries = summarise(self.records, targets, problem.metric)
+        summaries = summarise(self.records, targets, metric)
         digest = digest_of(self.records, self.clients, self.models)
         if self.folder:
-            accuracy_plot(self.records, self.folder.path / PLOT, self.config.name)
-            self._draw_nodes(self.folder.path)
+            score_plot(self.records, metric, self.folder.path / plots_of(metric)[0], self.config.name)
+            self._draw_nodes(self.folder.path, metric)
             summary = {
                 "name": self.config.name,
+                "metric": metric.name,
+                "note": self.config.note,
                 "digest": digest,
                 "methods": [summary.to_json() for summary in summaries],
                 "environment": environment_of(self.config),
@@ -176,18 +180,26 @@ class _Run:
             self.folder.write_json(SUMMARY, finite_line(summary))
         path = self.folder.path if self.folder else None
         return Result(
-            self.records, self.clients, summaries, self.models, problem.metric, targets, digest, path
+            self.records,
+            self.clients,
+            summaries,
+            self.models,
+            metric,
+            targets,
+            digest,
+            path,
+            self.config.note,
         )
 
-    def _draw_nodes(self, path: Path) -> None:
+    def _draw_nodes(self, path: Path, metric: Metric) -> None:
         """Plots of what is recorded about the nodes of graphs, if there are any."""
         arms = {arm.setting: arm for arm in self.arms}
         drawn = {setting: peers_of(arms[setting]) for setting in settings_with_nodes(self.records)}
         peers = {setting: graph for setting, graph in drawn.items() if graph is not None}
         mapped = {setting: graph for setting, graph in peers.items() if len(graph.sizes) <= MAPPED}
         if peers:
-            nodes_plot(self.records, peers, path / NODE_PLOT, self.config.name)
+            nodes_plot(self.records, peers, metric, path / NODE_PLOT, self.config.name)
         if mapped:
-            map_plot(self.records, mapped, path / MAP, self.config.name)
+            map_plot(self.records, mapped, metric, path / MAP, self.config.name)
         if peers and has_coordinates(self.records):
             coordinates_plot(self.records, peers, path / COORDINATE_PLOT, self.config.name)

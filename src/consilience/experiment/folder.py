@@ -19,14 +19,18 @@ from torch import Tensor
 
 from consilience import wire
 from consilience.errors import UserError, unknown
+from consilience.problems import PROBLEMS, Metric
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
-CHECKPOINT, PARTITIONS, PLOT, MODELS = "checkpoint.safetensors", "partitions.json", "accuracy.png", "models"
+CHECKPOINT, PARTITIONS, MODELS = "checkpoint.safetensors", "partitions.json", "models"
 NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
-PLOTS = (PLOT, NODE_PLOT, MAP, COORDINATE_PLOT)
-"""Those of nodes are there for a run on a graph only."""
+
+
+def plots_of(metric: Metric) -> tuple[str, ...]:
+    """The plots of a run, that of its metric first; those of nodes are there for a run on a graph only."""
+    return f"{metric.name}.png", NODE_PLOT, MAP, COORDINATE_PLOT
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,9 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Delete the files of an earlier run, and nothing else that may lie there."""
-        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, *PLOTS, CONFIG):
+        # It may have been about another problem.
+        plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
+        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / MODELS, ignore_errors=True)
 

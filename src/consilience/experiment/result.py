@@ -31,6 +31,9 @@ class Result:
     digest: str
     """Of all metrics (but times) and final weights: the same run gives the same digest."""
     path: Path | None
+    """Where the files of the run are; None where none were written."""
+    note: str = ""
+    """What the configuration says there is to see."""
 
     def __repr__(self) -> str:
         finals = ", ".join(f"{s.setting} {s.method}: {s.final_mean}" for s in self.summaries)

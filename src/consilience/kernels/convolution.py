@@ -2,6 +2,7 @@
 
 Under `vmap`, torch turns these into one grouped convolution, for which cuDNN has no fast kernels. On a GPU
 they are products of matrices here, whose one side, the patches of the images, is never written to memory.
+A lane is the place of one client in a stacked computation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from consilience.kernels.cpu_convolution import Pair
 from consilience.torch_internals import autocast_type, recast
 
 SHALLOW = 32
-"""Of filters with no more weights, the patches are read as well from images with channels first."""
+"""The most weights of a filter whose patches are read as well from images with channels first."""
 
 
 class Convolution(nn.Conv2d):
@@ -29,14 +30,14 @@ class Convolution(nn.Conv2d):
 
     @classmethod
     def of(cls, plain: nn.Conv2d, *, free: bool = False) -> Convolution:
-        """The same layer, with the same parameters."""
+        """A plain layer as one of these, with the same parameters."""
         layer = recast(cls, plain)
         layer.free = free
         return layer
 
     @staticmethod
     def fits(layer: nn.Conv2d) -> bool:
-        """Whether a layer is such a convolution."""
+        """Whether a plain layer can become one of these."""
         return (
             type(layer) is nn.Conv2d
             and layer.stride == layer.dilation == (1, 1)
@@ -47,7 +48,7 @@ class Convolution(nn.Conv2d):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, channels, height, width] to the same with the filters' channels."""
+        """The outputs, [batch, filters, ...], for images [batch, channels, height, width]."""
         padding = cast(Pair, self.padding)
         own = self.free and autocast_type("cpu") is None
         if own and cpu_convolution.fits(x, self.weight):
@@ -161,7 +162,7 @@ def _channels_last(value: Tensor) -> Tensor:
 
 @torch.library.custom_op("consilience::convolve_lanes", mutates_args=())
 def convolve_lanes(x: Tensor, weight: Tensor, bias: Tensor, last: bool) -> Tensor:
-    """conv2d, without padding, of [lanes, batch, ...] images; each lane has weights of its own.
+    """The result of conv2d, without padding, on [lanes, batch, ...] images; lanes have weights of their own.
 
     Args:
         x: The images.
@@ -184,7 +185,14 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, last: bool) -> Tensor:
 
 @torch.library.custom_op("consilience::correlate_lanes", mutates_args=())
 def correlate_lanes(x: Tensor, grad: Tensor, size: list[int], last: bool) -> tuple[Tensor, Tensor]:
-    """The gradients of `convolve_lanes` with respect to its weights and its biases."""
+    """The gradients of `convolve_lanes` with respect to its weights and its biases.
+
+    Args:
+        x: The images.
+        grad: The gradient with respect to the result.
+        size: The height and the width of the filters.
+        last: Whether the channels of images and gradients are their last axis.
+    """
     from consilience.kernels import triton_convolution as triton_kernels
 
     kernel = triton_kernels.correlate_deep if last else triton_kernels.correlate
@@ -202,7 +210,7 @@ def _(x: Tensor, grad: Tensor, size: list[int], last: bool) -> tuple[Tensor, Ten
 
 
 def _merged(info: Any, dims: tuple[Any, ...], values: tuple[Tensor, ...]) -> list[Tensor]:
-    """Lanes of lanes as more lanes."""
+    """The tensors of lanes of lanes, as those of more lanes."""
     return [_lanes(value, dim, info).flatten(0, 1) for value, dim in zip(values, dims, strict=False)]
 
 

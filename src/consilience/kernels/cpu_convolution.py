@@ -18,8 +18,7 @@ from torch.nn import functional as F
 Pair = tuple[int, int]
 
 CHANNELS, SIZE, BATCH = 20, 5, 8
-"""At most so many channels, at least so wide filters and so many images: torch's own kernels are faster for
-others."""
+"""The most channels, the narrowest filters and the fewest images: for others torch's kernels are faster."""
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
@@ -30,7 +29,7 @@ def fits(x: Tensor, weight: Tensor) -> bool:
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> Tensor:
-    """conv2d."""
+    """The result of conv2d; in memory its batch is the last axis."""
     images = _batch_last(x).permute(2, 1, 3, 0)
     if any(padding):
         images = F.pad(images, (0, 0, padding[1], padding[1], 0, 0, padding[0], padding[0]))
@@ -46,7 +45,14 @@ def _batch_last(x: Tensor) -> Tensor:
 def lane_by_lane(
     function: Callable[..., Tensor], info: Any, dims: Sequence[int | None], given: Sequence[Any]
 ) -> tuple[Tensor, int]:
-    """A `vmap` rule for what is as fast for one client after the other as for many at once."""
+    """A `vmap` rule for what is as fast for one client after the other as for many at once.
+
+    Args:
+        function: What is mapped.
+        info: What torch tells a rule, the number of clients among it.
+        dims: Which axis of each argument is that of the clients; None: the argument is shared.
+        given: The arguments.
+    """
     lanes = range(info.batch_size)
     pairs = list(zip(given, dims, strict=True))
     results = [function(*(v if d is None else v.select(d, lane) for v, d in pairs)) for lane in lanes]
@@ -87,7 +93,7 @@ class _Patches(torch.autograd.Function):
 
 
 def _windows(images: Tensor, width: int) -> Tensor:
-    """Patches as overlapping views."""
+    """The patches of images, as overlapping views."""
     return images.unfold(2, width, 1).mT
 
 

@@ -16,7 +16,7 @@ class Pooling(nn.MaxPool2d):
 
     @classmethod
     def of(cls, plain: nn.MaxPool2d) -> Pooling:
-        """The same layer."""
+        """A plain layer as one of these."""
         return recast(cls, plain)
 
     @staticmethod
@@ -33,7 +33,7 @@ class Pooling(nn.MaxPool2d):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, channels, height, width] to the same with half the height and width."""
+        """The maxima of images [batch, channels, height, width], with half the height and width."""
         even = x.ndim == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
         if not (even and x.is_cpu and x.stride(0) == 1):
             return cast(Tensor, super().forward(x))
@@ -76,7 +76,7 @@ class _Larger(torch.autograd.Function):
 
 
 class _AtLarger(torch.autograd.Function):
-    """Values of the places where `x` is the larger of two neighbours.
+    """The values at the places where `x` is the larger of two neighbours.
 
     `back` is the adjoint: values are put there, and zeros where `x` is the smaller one.
     """

@@ -1,5 +1,7 @@
 """Triton kernels: convolutions of many lanes, as products with patches that are gathered on the fly.
 
+A lane is the place of one client in a stacked computation.
+
 The patches of an image are a matrix: entry (k, m) is what the k-th weight of a filter sees at the m-th
 pixel of the output. Its place in memory is a sum of one number for k and one for m, so that it costs an
 addition to find. Products of full floats want their inner side contiguous in shared memory, those of
@@ -77,7 +79,7 @@ def _convolve_deep(
     C: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr,
     M: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The same for images and weights with channels last: a row of a patch lies in one piece."""
+    """What `_convolve` computes, with channels last: a row of a patch lies in one piece."""
     lane = tl.program_id(2).to(tl.int64)
     pixels = out_height * out_width
     total = batch * pixels
@@ -144,7 +146,7 @@ def _correlate_deep(
     C: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr,
     M: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The same for images, gradients and weights with channels last."""
+    """What `_correlate` computes, for images, gradients and weights with channels last."""
     lane = tl.program_id(2).to(tl.int64)
     part = tl.program_id(0)
     pixels = out_height * out_width
@@ -172,7 +174,10 @@ def _correlate_deep(
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """conv2d, without padding, of [lanes, batch, ...] images by [lanes, ...] weights; all contiguous."""
+    """The result of conv2d, without padding, of [lanes, batch, ...] images by [lanes, ...] weights.
+
+    All tensors are contiguous.
+    """
     lanes, batch, channels, height, width = x.shape
     filters, size = weight.shape[1], weight.shape[3:]
     shape = (height - size[0] + 1, width - size[1] + 1)
@@ -187,7 +192,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The same for images and weights whose channels are the last axis; those of the result are not."""
+    """What `convolve` computes, where the channels of images and weights (not of the result) come last."""
     lanes, batch, height, width, channels = x.shape
     filters, size = weight.shape[1], weight.shape[2:4]
     shape = (height - size[0] + 1, width - size[1] + 1)
@@ -202,7 +207,7 @@ def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def correlate(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
-    """The gradient of `convolve` with respect to its weights, in float32."""
+    """The gradient of `convolve` with respect to its weights, in float32; `size` is that of the filters."""
     lanes, batch, channels, height, width = x.shape
     filters, shape = grad.shape[2], grad.shape[3:]
     total, depth = batch * shape[0] * shape[1], channels * size[0] * size[1]
@@ -219,7 +224,7 @@ def correlate(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
 
 
 def correlate_deep(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
-    """The same for images and gradients whose channels are the last axis, as those of the result are."""
+    """What `correlate` computes, where the channels of images, gradients and the result come last."""
     lanes, batch, height, width, channels = x.shape
     filters, shape = grad.shape[4], grad.shape[2:4]
     low = x.itemsize < 4
@@ -246,7 +251,7 @@ def _parts(total: int, programs: int) -> tuple[int, int]:
 
 
 def _side(count: int, most: int) -> int:
-    """Of a tile: a power of two, no smaller than the hardware's products ask for."""
+    """The side of a tile: a power of two, no smaller than the hardware's products ask for."""
     return int(min(most, max(16, triton.next_power_of_2(count))))
 
 

@@ -13,7 +13,7 @@ from consilience.learning.randomness import Purpose, stream_bits, stream_keys
 from consilience.types import Batch, IntArray
 
 SHUFFLE_BITS, KEY_BITS = 40, 62
-"""Of the hashes that shuffle (the other bits say in which list), and of the keys of steps."""
+"""How many bits the hashes that shuffle have (other bits say in which list), and the keys of steps."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Plan:
-    """The batches of many jobs, one after another. A job is one client's work in one replica."""
+    """The batches of many jobs, one after another.
+
+    A job is one client's work in one replica, i.e. in one of the federations that are simulated at once.
+    """
 
     rows: Tensor
     """[steps, batch] row numbers; a short batch is padded with its first row."""
@@ -71,7 +74,7 @@ class Plan:
         return range(self.first[job], self.first[job] + self.steps[job])
 
     def beginning(self, steps: Sequence[int]) -> Plan:
-        """The first steps of each job, at most so many."""
+        """The plan of the first steps of each job, at most so many."""
         counts = np.minimum(self.steps, np.asarray(steps, dtype=np.int64))
         kept = np.concatenate([np.arange(a, a + n) for a, n in zip(self.first, counts, strict=True)])
         chosen = torch.from_numpy(kept).to(self.rows.device)
@@ -80,7 +83,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Visit:
-    """Whose data is visited: the seed, the round and the client decide every order and key."""
+    """A client whose data are visited: the seed, the round and its number decide every order and key."""
 
     seed: int
     round: int
@@ -98,10 +101,10 @@ def training_plan(
     """The batches of local training; every epoch is shuffled anew.
 
     Args:
-        visits: Whose data.
+        visits: The clients whose data are visited.
         epochs: The epochs to list, of each visit.
         steps: Where given, this many steps of each visit, whatever number of epochs they take.
-        batch_size: Rows of a full batch. The last batch of an epoch may be smaller.
+        batch_size: How many rows a full batch has. The last batch of an epoch may be smaller.
         device: Where the plan is needed.
     """
     if steps is None:
@@ -115,12 +118,12 @@ def training_plan(
 
 
 def data_plan(visits: Sequence[Visit], batch_size: int, device: torch.device) -> Plan:
-    """One pass over every client's data, shuffled, so that batches are random ones."""
+    """The batches of one pass over every client's data, shuffled, so that they are random ones."""
     return _shuffled(Purpose.DATA_PASS, visits, [[0]] * len(visits), batch_size, device)
 
 
 def common_plan(rows: IntArray, jobs: int, batch_size: int, device: torch.device) -> Plan:
-    """The same rows in the same order for all jobs."""
+    """The batches of some rows, in the same order for all jobs."""
     count = -(-len(rows) // batch_size)
     padded = np.full(count * batch_size, -1, dtype=np.int64)
     padded[: len(rows)] = rows
@@ -141,7 +144,10 @@ def _shuffled(
     batch_size: int,
     device: torch.device,
 ) -> Plan:
-    """All epochs of all visits at once. Sorting by a hash shuffles, and does so alike on every device."""
+    """The batches of all epochs of all visits, made at once.
+
+    Sorting by a hash shuffles, and does so alike on every device.
+    """
     lists = [(visit, epoch) for visit, own in zip(visits, epochs, strict=True) for epoch in own]
     lengths = np.array([len(visit.rows) for visit, _ in lists], dtype=np.int64)
     batches = -(-lengths // batch_size)
@@ -181,7 +187,7 @@ def _starts(counts: IntArray) -> IntArray:
 
 
 def _entries(lengths: IntArray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of every entry of lists laid end to end: its list, and its place in that."""
+    """The list of every entry of lists laid end to end, and the entry's place in that list."""
     sizes = torch.from_numpy(lengths).to(device)
     which = torch.arange(len(lengths), device=device)
     owner = torch.repeat_interleave(which, sizes, output_size=int(lengths.sum()))

@@ -29,7 +29,7 @@ class Coordinate:
 
     @classmethod
     def parse(cls, text: str) -> Coordinate:
-        """From its written form."""
+        """The coordinate of a written form, e.g. `fc1.weight[3, 17]`."""
         found = FORM.fullmatch(text)
         if found is None:
             raise UserError(f"{text!r} is no coordinate; write a parameter and a place in it: head.bias[3]")
@@ -39,7 +39,7 @@ class Coordinate:
         return f"{self.name}[{', '.join(map(str, self.place))}]"
 
     def check(self, params: Params) -> None:
-        """Refuse a place that a model does not have."""
+        """Raise a UserError for a place that a model does not have."""
         shapes = {name: tuple(value.shape) for name, value in params.items()}
         if self.name not in shapes:
             listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
@@ -52,6 +52,6 @@ class Coordinate:
             raise UserError(f"coordinate {self}: {self.name} has the shape {list(shape)}")
 
     def of(self, stacked: Tensor) -> Tensor:
-        """What is there in a parameter's values, which may have axes before its own."""
+        """The numbers at this place in a parameter's values, which may have axes before its own."""
         place: tuple[EllipsisType | int, ...] = (..., *self.place)
         return stacked[place]

@@ -37,19 +37,26 @@ Kind = Literal[
 ]
 
 OF_BATCHES: tuple[Kind, ...] = ("batch_sum", "batch_mean")
-"""Those that depend on how the data are cut into batches."""
+"""The kinds that depend on how the data are cut into batches."""
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
-"""From predictions and targets to the loss of every row."""
+"""A function that gives the loss of every row, from predictions and targets."""
 
 
 def contribution(task: Task, names: tuple[str, ...], kind: Kind, batch: Batch, model: State) -> Params:
-    """What one batch adds to a diagonal."""
+    """What one batch adds to the diagonal of the named parameters."""
     return _CONTRIBUTIONS[kind](task, model, batch, names)
 
 
 def finish(kind: Kind, total: Params, rows: Tensor, batches: Tensor) -> Params:
-    """From sums over batches to the diagonal."""
+    """The diagonal, from what all batches added to it.
+
+    Args:
+        kind: Which diagonal.
+        total: The sum of all contributions.
+        rows: How many rows the batches had together.
+        batches: How many batches there were.
+    """
     if kind in ("per_sample_sum", "batch_sum"):
         return total
     if kind == "full_grad_sq":
@@ -82,7 +89,7 @@ def _summed_gradient(task: Task, model: State, batch: Batch, names: tuple[str, .
 
 
 def _expected_over_labels(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    """Exact: every possible target in turn, weighted by its predicted probability."""
+    """The exact expectation: every possible target in turn, weighted by its predicted probability."""
     prediction = task.forward(model, batch, training=False).prediction.detach()
     total = {name: torch.zeros_like(model["params"][name]) for name in names}
     for targets, chances in task.problem.possible_targets(prediction):
@@ -93,7 +100,7 @@ def _expected_over_labels(task: Task, model: State, batch: Batch, names: tuple[s
 
 
 def _gauss_newton(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    """With H_loss = sum_c s_c s_c', the diagonal of J'HJ is the sum of the squares of J's_c."""
+    """The diagonal of J'HJ: with H_loss = sum_c s_c s_c', it is the sum of the squares of J's_c."""
     prediction = task.forward(model, batch, training=False).prediction.detach()
     total = {name: torch.zeros_like(model["params"][name]) for name in names}
     for factor in task.problem.hessian_factors(prediction, batch.targets):
@@ -123,7 +130,16 @@ _CONTRIBUTIONS: dict[Kind, Callable[[Task, State, Batch, tuple[str, ...]], Param
 def sum_of_squares(
     task: Task, model: State, batch: Batch, names: tuple[str, ...], row_loss: RowLoss, weight: Tensor
 ) -> Params:
-    """`sum_i weight_i g_i^2` for the named parameters, by the closed form wherever it holds."""
+    """`sum_i weight_i g_i^2` for the named parameters, by the closed form wherever it holds.
+
+    Args:
+        task: The architecture.
+        model: `params` and `buffers`.
+        batch: The rows i.
+        names: The parameters.
+        row_loss: What the gradient of every row is taken of.
+        weight: [batch] how much a row counts.
+    """
     layers = _closed_form_layers(task, batch, names)
     covered = {f"{layer}.{name}" for layer, module in layers.items() for name, _ in module.named_parameters()}
     others = tuple(name for name in names if name not in covered)
@@ -138,7 +154,10 @@ def sum_of_squares(
 def per_sample_squares(
     task: Task, model: State, batch: Batch, names: tuple[str, ...], row_loss: RowLoss, weight: Tensor
 ) -> Params:
-    """By `vmap(grad)`: any architecture, one gradient of memory per row."""
+    """The sum of squares by `vmap(grad)`: for any architecture, with one gradient of memory per row.
+
+    The arguments are those of `sum_of_squares`.
+    """
 
     def loss(chosen: Params, inputs: Tensor, target: Tensor) -> Tensor:
         row = Batch(inputs[None], target[None], torch.ones_like(weight[:1]), batch.key)
@@ -153,10 +172,11 @@ def per_sample_squares(
 def closed_form_squares(
     task: Task, model: State, batch: Batch, layers: dict[str, nn.Module], row_loss: RowLoss, weight: Tensor
 ) -> Params:
-    """From layer inputs a and output gradients d: (w d^2)' a^2 for a linear layer, one backward pass.
+    """The sum of squares from layer inputs a and output gradients d: (w d^2)' a^2 for a linear layer.
 
-    A zero added to each layer's output lets the gradient with respect to that output be taken; a
-    convolution's per-row gradient is d times its unfolded input, squared and summed over rows.
+    It takes one backward pass. A zero added to each layer's output lets the gradient with respect to that
+    output be taken; a convolution's per-row gradient is d times its unfolded input, squared and summed over
+    rows. The arguments are those of `sum_of_squares`, but for the layers in place of their parameters' names.
     """
 
     def loss(probes: Params) -> tuple[Tensor, Params]:

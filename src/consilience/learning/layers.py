@@ -2,8 +2,9 @@
 
 Inside the engine a batch may be padded, and many clients train side by side. Batch statistics must
 then skip the padding, and a dropout mask must depend on (seed, round, client, step) alone, never on a
-global generator or on the lane a client happens to sit in. `convert` swaps torch's own layers for
-these; what they need to know arrives as non-persistent buffers, so a call stays a pure function.
+global generator or on the lane a client happens to sit in (its place among those that train side by side).
+`convert` swaps torch's own layers for these; what they need to know arrives as non-persistent buffers, so a
+call stays a pure function.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
 
 @contextmanager
 def torch_seed(seed: int, purpose: Purpose, *key: int) -> Iterator[None]:
-    """Within it, torch's default generator is keyed; afterwards it is as before."""
+    """A context in which torch's default generator is keyed; afterwards it is as before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, purpose, *key).integers(2**63)))
         yield
@@ -72,11 +72,18 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 KEY_BITS = 62
-"""Of a key that `keyed_bits` looks at."""
+"""How many bits of a key `keyed_bits` looks at."""
 
 
 def keyed_bits(key: Tensor, stream: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Uniform int32 numbers that are a pure function of (key, stream, position)."""
+    """Uniform int32 numbers that are a pure function of (key, stream, position).
+
+    Args:
+        key: 0-d int64, the source of the draws.
+        stream: A number that tells draws from the same key apart.
+        shape: The shape of the result.
+        device: Where the result is needed.
+    """
     positions = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=device).reshape(shape)
     low = (key & 0x7FFFFFFF).to(torch.int32)
     high = ((key >> 31) & 0x7FFFFFFF).to(torch.int32)
@@ -91,7 +98,10 @@ def _mixed32(x: Tensor) -> Tensor:
 
 
 def normals(key: Tensor, stream: int, like: Tensor) -> Tensor:
-    """Standard normal numbers that are a pure function of (key, stream, position)."""
+    """Standard normal numbers that are a pure function of (key, stream, position).
+
+    They have the shape, the type and the device of `like`; key and stream are those of `keyed_bits`.
+    """
     bits = keyed_bits(key, stream, like.shape, like.device)
     # In float64, where no draw of 32 bits is rounded to the ends, whose normal number is infinite.
     uniform = (bits.double() + 0.5) / 2**31

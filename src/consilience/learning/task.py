@@ -93,7 +93,7 @@ class Task:
         }
 
     def forward(self, model: State, batch: Batch, *, training: bool) -> Output:
-        """One forward pass; neither the weights nor the batch are changed."""
+        """The output of one forward pass; neither the weights nor the batch are changed."""
         given = {ROWS: batch.weight[:0] if batch.full else batch.weight, KEY: batch.key}
         tensors = {PREFIX + name: value for name, value in model["params"].items()}
         # A module may change a buffer in place; the caller's must stay as it is.
@@ -113,7 +113,7 @@ class Task:
     def trace(self, inputs: torch.Size, dtype: torch.dtype | None = None) -> Trace:
         """The shapes that come out for inputs of a shape and type (by default the task's own type).
 
-        Found by a pass on the meta device (no arithmetic), once for each shape.
+        They are found by a pass on the meta device (no arithmetic), once for each shape.
         """
         kind = (inputs, dtype or self.dtype)
         if kind not in self._traces:
@@ -157,7 +157,7 @@ class Task:
 
 
 class _WithFeatures(nn.Module):
-    """Gives features and prediction of one pass."""
+    """A module that gives the features and the prediction of one pass."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class _WithFeatures(nn.Module):
 
 
 def _ambient(module: nn.Module) -> dict[str, str]:
-    """Full names of the buffers that say which rows count and what the key is."""
+    """The full names of the buffers that say which rows count and what the key is."""
     kinds = {RowBatchNorm: ROWS, KeyedDropout: KEY}
     return {
         f"{name}.{kinds[type(layer)]}": kinds[type(layer)]
@@ -195,13 +195,13 @@ def _places(module: nn.Module) -> dict[str, str]:
 
 
 def mean_loss(losses: Tensor, weight: Tensor) -> Tensor:
-    """The mean over the rows that count."""
+    """The mean loss over the rows that count."""
     return torch.where(weight > 0, losses, 0.0).sum() / weight.sum()
 
 
 @contextmanager
 def hooked(layers: dict[str, nn.Module], replace: Callable[[str, Tensor, Tensor], Tensor]) -> Iterator[None]:
-    """Within it, `replace(layer, input, output)` gives the output of each of the layers."""
+    """A context in which `replace(layer, input, output)` gives the output of each of the layers."""
 
     def hook_of(layer: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         return lambda _, given, output: replace(layer, given[0], output)

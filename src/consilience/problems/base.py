@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from consilience.errors import UserError
 from consilience.types import Params
 
 LOSS, ROWS = "loss", "rows"
-"""Sums that every problem has: of the losses, and of the rows that count."""
+"""The names of the sums that every problem has: of the losses, and of the rows that count."""
 
 
 class Metric(NamedTuple):
@@ -31,6 +32,58 @@ class Metric(NamedTuple):
     def fraction(self, best: float, share: float) -> float:
         """The value that is as good as a share (up to 1) of the best."""
         return best * share if self.higher_is_better else best / share
+
+    def best(self, values: Iterable[float]) -> float:
+        """The best of the values that are finite; NaN where none is."""
+        finite = filter(math.isfinite, values)
+        return max(finite, default=math.nan) if self.higher_is_better else min(finite, default=math.nan)
+
+    @property
+    def scale(self) -> float:
+        """What a value is multiplied by to be shown."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Between which all values lie, as they are shown."""
+        return (0.0, 100.0) if self.percent else (-math.inf, math.inf)
+
+    @property
+    def unit(self) -> str:
+        """The unit in which values are shown, or nothing."""
+        return "%" if self.percent else ""
+
+    @property
+    def axis(self) -> str:
+        """What an axis of test scores says."""
+        return f"test {self.name} ({self.unit})" if self.unit else f"test {self.name}"
+
+    def shown(self, value: float) -> str:
+        """A value without its unit: per cent with two decimals, others with four significant digits.
+
+        >>> Metric("accuracy", percent=True).shown(0.81234)
+        '81.23'
+        >>> [Metric("r2").shown(value) for value in (0.8, -0.01, 12.345, 999.96, 50257, 1e6)]
+        ['0.8000', '-0.01000', '12.35', '1000', '50257', '1.000e+06']
+        """
+        if self.percent:
+            return f"{100 * value:.2f}"
+        # A whole number that is not too long is easier to read than a power of ten.
+        return f"{value:.0f}" if 999.95 <= abs(value) < 999_999.5 else f"{value:#.4g}"
+
+    def shown_with_unit(self, value: float) -> str:
+        """A value as it stands in a sentence."""
+        return f"{self.shown(value)} {self.unit}".rstrip()
+
+    def shown_spread(self, deviation: float) -> str:
+        """A standard deviation beside such a value: in per cent as it, else with two significant digits.
+
+        >>> Metric("accuracy", percent=True).shown_spread(0.00449)
+        '0.45'
+        >>> [Metric("r2").shown_spread(deviation) for deviation in (0, 0.00449, 0.3, 123)]
+        ['0', '0.0045', '0.3', '120']
+        """
+        return self.shown(deviation) if self.percent else f"{float(f'{deviation:.2g}'):g}"
 
 
 class Problem(ABC):
@@ -106,11 +159,11 @@ class Problem(ABC):
 
 
 def row_sums(losses: Tensor, weight: Tensor) -> Params:
-    """The sums that every problem has."""
+    """The sums that every problem has: of the losses, and of the rows that count."""
     counted = weight.double()
     return {LOSS: torch.where(weight > 0, losses.double(), 0.0).sum(), ROWS: counted.sum()}
 
 
 def mean_loss(sums: Params) -> Tensor:
-    """The mean loss over the rows that count."""
+    """The mean loss over the rows that count, from their sums."""
     return sums[LOSS] / sums[ROWS]

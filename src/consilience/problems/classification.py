@@ -77,7 +77,7 @@ class Classification(Problem):
             yield chosen, chances[:, label]
 
     def hessian_factors(self, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
-        """For softmax and cross-entropy H = w_y (diag(p) - pp'), and s_c = sqrt(w_y p_c) (e_c - p)."""
+        """The factors s_c = sqrt(w_y p_c) (e_c - p) of H = w_y (diag(p) - pp'), that of the cross-entropy."""
         chances = outputs.detach().softmax(-1)
         identity = torch.eye(chances.shape[-1], dtype=chances.dtype, device=chances.device)
         scale = torch.ones_like(chances[:, 0])

@@ -72,7 +72,7 @@ class MultiLabel(Problem):
         return {"auc": sane * _mean(area, pairs > 0), "f1": sane * _mean(f1, positives > 0), LOSS: loss}
 
     def hessian_factors(self, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
-        """H is diagonal: p (1 - p) / labels."""
+        """A factor for each label, since H is diagonal: p (1 - p) / labels."""
         chances, labels = outputs.detach().sigmoid(), outputs.shape[-1]
         identity = torch.eye(labels, dtype=outputs.dtype, device=outputs.device)
         for label in range(labels):

@@ -76,7 +76,10 @@ class Regression(Problem):
         return {"r2": r2.mean(-1), "mae": (sums["absolute"] / rows).mean(-1), LOSS: mean_loss(sums)}
 
     def hessian_factors(self, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
-        """H is diagonal: 2 / numbers for the squared error, 1 / numbers where Huber's loss is not linear."""
+        """A factor for each number, since H is diagonal.
+
+        It is 2 / numbers for the squared error, and 1 / numbers where Huber's loss is not linear.
+        """
         width = outputs.shape[-1]
         errors = (outputs.detach() - _like(targets, outputs)).abs()
         bent = torch.full_like(errors, 2.0) if self.loss == "mse" else (errors <= self.delta).to(errors.dtype)

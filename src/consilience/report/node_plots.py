@@ -1,4 +1,4 @@
-"""The nodes of a graph of peers over rounds: how accurate they are, and how far apart."""
+"""The nodes of a graph of peers over rounds: how good they are, and how far apart."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from consilience.problems import Metric
 from consilience.report.bubbles import FONT, INK
 from consilience.report.node_records import (
     Curve,
     Method,
     Peers,
     chosen_nodes,
+    least_apart,
     methods_by_setting,
     node_curve,
     node_names,
@@ -36,6 +38,7 @@ from consilience.report.plots import (
     line,
     logarithmic,
     save,
+    within_bounds,
 )
 from consilience.report.summary import Record
 
@@ -46,31 +49,34 @@ BRIEF = 24  # letters in a line of a legend
 def nodes_plot(
     records: Sequence[Record],
     peers: Mapping[str, Peers],
+    metric: Metric,
     path: Path,
     title: str,
     nodes: Sequence[int] | None = None,
 ) -> None:
-    """Draw accuracy, curvature and consensus of nodes over rounds into a PNG file.
+    """Draw the score, curvature and consensus of nodes over rounds into a PNG file.
 
     Args:
         records: as in a metrics file; rounds without lists over nodes are skipped, and so are nulls in them.
         peers: by setting; those that are not named are left out.
+        metric: the score.
         path: where to write.
         title: a line above the plot.
         nodes: whose curvature to draw; by default up to six that hold least, medium and most data.
     """
-    save(nodes_figure(records, peers, title, nodes), path)
+    save(nodes_figure(records, peers, metric, title, nodes), path)
 
 
 def nodes_figure(
     records: Sequence[Record],
     peers: Mapping[str, Peers],
+    metric: Metric,
     title: str,
     nodes: Sequence[int] | None = None,
 ) -> Figure:
     """The figure of `nodes_plot`, a block of panels for each setting.
 
-    Accuracy: a panel for each method, the mean over nodes and seeds in a band of ± one standard deviation,
+    Score: a panel for each method, the mean over nodes and seeds in a band of ± one standard deviation,
     within a lighter one from the worst to the best node; dashed, the mean after local training.
     Curvature: a panel for each method that sends it, lines for some nodes, of one seed.
     Consensus: the distance from the mean model, the mean over nodes and seeds; a line for each method.
@@ -87,7 +93,7 @@ def nodes_figure(
     for part, block in zip(parts, blocks, strict=True):
         if len(blocks) > 1:
             part.suptitle(block.setting, x=0.01, ha="left", fontsize=FONT + 1, color=INK)
-        _draw_block(part, block, columns, [panel] * columns + [BESIDE])
+        _draw_block(part, block, metric, columns, [panel] * columns + [BESIDE])
     return figure
 
 
@@ -106,7 +112,7 @@ class _Block:
     seed: int
 
     def rows(self, columns: int) -> tuple[int, int]:
-        """Of accuracies, and of all else."""
+        """Of scores, and of all else."""
         others = len(self.curvatures) + bool(self.distances)
         return math.ceil(len(self.methods) / columns), math.ceil(others / columns)
 
@@ -143,8 +149,10 @@ def _block(setting: str, methods: Mapping[str, Method], peers: Peers, chosen: Se
     )
 
 
-def _draw_block(part: SubFigure, block: _Block, columns: int, widths: Sequence[float]) -> None:
-    """Accuracy in the first rows, curvature in the next; consensus takes what is left of those."""
+def _draw_block(
+    part: SubFigure, block: _Block, metric: Metric, columns: int, widths: Sequence[float]
+) -> None:
+    """The score in the first rows, curvature in the next; consensus takes what is left of those."""
     first, others = block.rows(columns)
     heights = block.heights(columns)
     grid = part.add_gridspec(first + others, columns + 1, width_ratios=widths, height_ratios=heights)
@@ -153,13 +161,13 @@ def _draw_block(part: SubFigure, block: _Block, columns: int, widths: Sequence[f
     panels = []
     for place, (label, method) in enumerate(block.methods.items()):
         axes = part.add_subplot(grid[divmod(place, columns)])
-        _draw_accuracy(axes, method)
-        frame(axes, last, label, "" if place % columns else "test accuracy (%)")
+        _draw_scores(axes, method, metric)
+        frame(axes, last, label, "" if place % columns else metric.axis, metric.name)
         panels.append(axes)
-    _share_accuracies(panels)
+    _share_scale(panels, metric)
     beside = part.add_subplot(grid[:first, -1])
     beside.set_axis_off()
-    add_legend(beside, "upper left", "over nodes and seeds", _accuracy_handles(block.methods.values()))
+    add_legend(beside, "upper left", "over nodes and seeds", _score_handles(block.methods.values(), metric))
     if not others:
         return
 
@@ -169,7 +177,7 @@ def _draw_block(part: SubFigure, block: _Block, columns: int, widths: Sequence[f
         axes = part.add_subplot(grid[first + place // columns, place % columns])
         for index, curve in enumerate(curves):
             axes.add_line(line(index, list(curve), list(curve.values())))
-        frame(axes, last, label, "" if place % columns else "curvature norm")
+        frame(axes, last, label, "" if place % columns else "curvature norm", "curvature")
         axes.autoscale_view(scalex=False)
     if block.curvatures:
         handles = [line(index, [], [], name) for index, name in enumerate(block.nodes)]
@@ -179,7 +187,7 @@ def _draw_block(part: SubFigure, block: _Block, columns: int, widths: Sequence[f
         axes = part.add_subplot(grid[first + row, column:-1])
         for label, curve in block.distances.items():
             axes.add_line(line(block.methods[label].index, list(curve), list(curve.values())))
-        frame(axes, last, "consensus", "distance from mean model")
+        frame(axes, last, "consensus", "distance from mean model", "consensus")
         logarithmic(axes, [value for curve in block.distances.values() for value in curve.values()])
         handles = [
             line(block.methods[label].index, [], [], folded(label, BRIEF)) for label in block.distances
@@ -187,20 +195,20 @@ def _draw_block(part: SubFigure, block: _Block, columns: int, widths: Sequence[f
         add_legend(beside, "lower left" if block.curvatures else "upper left", "consensus", handles)
 
 
-def _draw_accuracy(axes: Axes, method: Method) -> None:
+def _draw_scores(axes: Axes, method: Method, metric: Metric) -> None:
     pooled, trained = (
-        {number: 100 * values for number, values in pooled_values(method.runs, key).items()}
-        for key in ("accuracy", "trained_accuracy")
+        {number: metric.scale * values for number, values in pooled_values(method.runs, key).items()}
+        for key in (metric.name, f"trained_{metric.name}")
     )
     rounds = np.array(list(pooled), np.float64)
-    worst, mean, best, spread = (
+    lowest, mean, highest, spread = (
         np.array([[values.min(), values.mean(), values.max(), values.std()] for values in pooled.values()])
         .reshape(-1, 4)
         .T
     )
     if len(rounds) == 1:  # which has no width, and no band would be seen
         rounds = rounds + np.array([-0.05, 0.05])
-    for low, high, alpha in ((worst, best, LIGHT), (mean - spread, mean + spread, DARK)):
+    for low, high, alpha in ((lowest, highest, LIGHT), (mean - spread, mean + spread, DARK)):
         axes.fill_between(
             rounds, low, high, color=COLOURS[method.index % len(COLOURS)], alpha=alpha, linewidth=0
         )
@@ -217,19 +225,19 @@ def _mean_line(line: Line2D, is_trained: bool) -> Line2D:
     return line
 
 
-def _share_accuracies(panels: Sequence[Axes]) -> None:
-    """One scale for all: a marker at 0 % or 100 % fits, senseless ticks do not."""
-    limits = [axes.dataLim.intervaly for axes in panels if axes.lines] or [np.array([0.0, 100.0])]
+def _share_scale(panels: Sequence[Axes], metric: Metric) -> None:
+    """One scale for all."""
+    limits = [axes.dataLim.intervaly for axes in panels if axes.lines] or [np.array([0.0, metric.scale])]
     bottom, top = float(np.min(limits)), float(np.max(limits))
-    margin = max(0.05 * (top - bottom), 1)
+    margin = max(0.05 * (top - bottom), least_apart(metric, bottom, top))
     for axes in panels:
-        axes.set_ylim(max(bottom - margin, -2), min(top + margin, 102))
+        axes.set_ylim(within_bounds(metric, bottom - margin, top + margin))
 
 
-def _accuracy_handles(methods: Iterable[Method]) -> list[Line2D | Patch]:
+def _score_handles(methods: Iterable[Method], metric: Metric) -> list[Line2D | Patch]:
     """What the lines and bands of all methods have in common."""
     lines = [_mean_line(Line2D([], [], color=INK, linewidth=1.4, markersize=4, label="mean"), False)]
-    if any(pooled_values(method.runs, "trained_accuracy") for method in methods):
+    if any(pooled_values(method.runs, f"trained_{metric.name}") for method in methods):
         after = Line2D([], [], color=INK, linewidth=1.4, markersize=4, label="mean after\nlocal training")
         lines.append(_mean_line(after, True))
     # The darker band lies on the lighter one.

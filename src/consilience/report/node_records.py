@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from consilience.errors import UserError
 from consilience.graphs.base import Adjacency
+from consilience.problems import Metric
 from consilience.report.summary import Record, runs_by_method
 
 Floats = npt.NDArray[np.float64]
@@ -40,7 +41,7 @@ class Method:
     """A method in a setting."""
 
     index: int
-    """Of its look, the same as in the plot of accuracies."""
+    """Of its look, the same as in the plot of scores."""
     runs: Runs
 
 
@@ -118,9 +119,14 @@ def node_curve(run: Mapping[int, Record], key: str, node: int) -> dict[int, floa
     return {number: value for number, value in known.items() if math.isfinite(value)}
 
 
-def final_accuracies(run: Mapping[int, Record], nodes: int) -> Floats:
-    """[nodes] accuracies at the last evaluation."""
-    found = [values for record in run.values() if len(values := node_values(record, "accuracy"))]
+def final_scores(run: Mapping[int, Record], nodes: int, score: str) -> Floats:
+    """[nodes] a score at the last evaluation."""
+    found = [values for record in run.values() if len(values := node_values(record, score))]
     if found and len(found[-1]) != nodes:
-        raise UserError(f"a metrics record has accuracies of {len(found[-1])} nodes; the graph has {nodes}")
+        raise UserError(f"a metrics record has {score} of {len(found[-1])} nodes; the graph has {nodes}")
     return found[-1] if found else np.full(nodes, math.nan)
+
+
+def least_apart(metric: Metric, low: float, high: float) -> float:
+    """The least difference between scores, as they are shown, that is worth seeing: one per cent."""
+    return 0.01 * max(abs(low), abs(high), metric.scale)

@@ -1,4 +1,4 @@
-"""Accuracy over rounds: a panel for each setting, a line for each method, a band for the seeds.
+"""Scores over rounds: a panel for each setting, a line for each method, a band for the seeds.
 
 What all plots over rounds have in common follows after it.
 """
@@ -21,8 +21,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from consilience.errors import UserError
+from consilience.problems import Metric
 from consilience.report.bubbles import FONT, GRID, INK
-from consilience.report.summary import Record, accuracy_curve, runs_by_method
+from consilience.report.summary import Record, runs_by_method, score_curve
 
 # Okabe and Ito's colours without yellow, which is lost on white. The lengths of these have no common
 # divisor: colour, dashes and marker together repeat only after 140 methods.
@@ -42,19 +43,20 @@ COLUMNS = 4
 BESIDE, LINE = 2.3, 0.175  # inches: the width of legends beside panels, and the height of a line in them
 
 
-def accuracy_plot(records: Sequence[Record], path: Path, title: str) -> None:
-    """Draw test accuracy over rounds into a PNG file.
+def score_plot(records: Sequence[Record], metric: Metric, path: Path, title: str) -> None:
+    """Draw a test score over rounds into a PNG file.
 
     Args:
         records: as in a metrics file; evaluations that are absent or not finite are skipped.
+        metric: the score.
         path: where to write.
         title: a line above the plot.
     """
-    save(accuracy_figure(records, title), path)
+    save(score_figure(records, metric, title), path)
 
 
-def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
-    """The figure of `accuracy_plot`: means over seeds, in bands of ± one sample standard deviation."""
+def score_figure(records: Sequence[Record], metric: Metric, title: str) -> Figure:
+    """The figure of `score_plot`: means over seeds, in bands of ± one sample standard deviation."""
     if not records:
         raise UserError("no metrics records to plot; run at least one round")
     methods = runs_by_method(records)
@@ -69,16 +71,17 @@ def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
         zip(settings, figure.subplots(1, len(settings), sharey=True, squeeze=False)[0], strict=True)
     )
     for (setting, label), runs in methods.items():
-        _draw(panels[setting], labels.index(label), [accuracy_curve(run) for run in runs.values()])
+        curves = [score_curve(run, f"test_{metric.name}") for run in runs.values()]
+        _draw(panels[setting], labels.index(label), curves, metric.scale)
     for setting, axes in panels.items():
         last = max(max(run) for row, runs in methods.items() if row[0] == setting for run in runs.values())
-        style(axes, last)
+        style(axes, last, metric.name)
         if len(settings) > 1:
             axes.set_title(setting, fontsize=FONT, color=INK, loc="left")
     first = panels[settings[0]]
-    first.set_ylabel("test accuracy (%)", fontsize=FONT, color=INK)
-    bottom, top = first.get_ylim() if any(axes.lines for axes in panels.values()) else (0, 100)
-    first.set_ylim(max(bottom, -2), min(top, 102))  # a marker at 0 % or 100 % fits, senseless ticks do not
+    first.set_ylabel(metric.axis, fontsize=FONT, color=INK)
+    bottom, top = first.get_ylim() if any(axes.lines for axes in panels.values()) else (0, metric.scale)
+    first.set_ylim(within_bounds(metric, bottom, top))
     figure.legend(
         handles=[line(index, [], [], label) for index, label in enumerate(labels)],
         loc="outside right center",
@@ -90,14 +93,14 @@ def accuracy_figure(records: Sequence[Record], title: str) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, index: int, curves: Sequence[Mapping[int, float]]) -> None:
-    """One method in one setting; a round's mean is over the seeds with a finite accuracy in it."""
+def _draw(axes: Axes, index: int, curves: Sequence[Mapping[int, float]], scale: float) -> None:
+    """One method in one setting; a round's mean is over the seeds with a finite score in it."""
     rounds = sorted({number for curve in curves for number in curve})
-    percents = {
-        number: [100 * curve[number] for curve in curves if math.isfinite(curve.get(number, math.nan))]
+    finite = {
+        number: [scale * curve[number] for curve in curves if math.isfinite(curve.get(number, math.nan))]
         for number in rounds
     }
-    shown = {number: values for number, values in percents.items() if values}
+    shown = {number: values for number, values in finite.items() if values}
     if not shown:
         return
     means = [statistics.fmean(values) for values in shown.values()]
@@ -142,7 +145,13 @@ def line(index: int, rounds: Sequence[int], values: Sequence[float], label: str 
     )
 
 
-def style(axes: Axes, last: int, missing: str = "accuracy") -> None:
+def within_bounds(metric: Metric, bottom: float, top: float) -> tuple[float, float]:
+    """Limits of an axis: a marker at 0 % or 100 % fits, senseless ticks do not."""
+    low, high = metric.bounds
+    return max(bottom, low - 2), min(top, high + 2)
+
+
+def style(axes: Axes, last: int, missing: str) -> None:
     """A light grid, no frame, whole rounds from 1 to `last`; a note where there is nothing to see."""
     margin = max(0.5, 0.02 * last)
     axes.set_xlim(1 - margin, last + margin)
@@ -186,7 +195,7 @@ def add_legend(
     axes.add_artist(legend)
 
 
-def frame(axes: Axes, last: int, title: str, quantity: str, missing: str = "accuracy") -> None:
+def frame(axes: Axes, last: int, title: str, quantity: str, missing: str) -> None:
     """The style of a panel, with a title and the name of what is on the y axis."""
     style(axes, last, missing)
     axes.set_title(folded(title, 40), fontsize=FONT, color=INK, loc="left")

@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from consilience.errors import UserError
+from consilience.problems import Metric
 
 Record = Mapping[str, object]
 
 FRACTIONS = (0.5, 0.8, 0.9, 0.95)
-"""Of a seed's best accuracy, for `MethodSummary.rounds_to_best`."""
+"""Of a seed's best value, for `MethodSummary.rounds_to_best`."""
 
 ROUNDED = 1 - 1e-12
-"""Lets an accuracy that is such a fraction exactly count: 0.72 is below 0.9 * 0.8 as computed."""
+"""Lets a value that is such a fraction exactly count: 0.72 is below 0.9 * 0.8 as computed."""
 
 
 class RoundsTo(TypedDict):
-    """How soon a target accuracy was reached: the mean is over the seeds that did, `None` if none did."""
+    """How soon a target was reached: the mean is over the seeds that did, `None` if none did."""
 
     mean: float | None
     reached: int
@@ -31,67 +32,71 @@ class RoundsTo(TypedDict):
 class MethodSummary:
     """One method in one setting, over its seeds.
 
-    The final accuracy of a seed is that of its last evaluation, the best one that of its best round; mean
+    The final value of a seed is the metric at its last evaluation, the best one that of its best round; mean
     and sample standard deviation (0 for one seed) are `None` if some seed has no finite value to give.
     Bytes are those of one seed's whole run; `dropped` counts uploads over all rounds and seeds.
-    `rounds_to` is about accuracies that are the same for all methods, `rounds_to_best` about fractions
-    (0.5, 0.8, 0.9 and 0.95) of the best accuracy that the method reached in each seed: how soon it was nearly
-    as good as it would become, whatever that is.
+    `rounds_to` is about values that are the same for all methods, `rounds_to_best` about fractions
+    (0.5, 0.8, 0.9 and 0.95) of the best value that the method reached in each seed: how soon it was nearly
+    as good as it would become, whatever that is. A metric below zero has no such fractions: they are never
+    reached.
     """
 
     setting: str
     method: str
+    metric: Metric
     seeds: int
     rounds: int
-    final_accuracy_mean: float | None
-    final_accuracy_std: float | None
-    best_accuracy_mean: float | None
-    best_accuracy_std: float | None
+    final_mean: float | None
+    final_std: float | None
+    best_mean: float | None
+    best_std: float | None
     rounds_to: dict[str, RoundsTo]
     bytes_up: float
     bytes_down: float
     samples_per_s: float | None
     dropped: int
     rounds_to_best: dict[str, RoundsTo] = field(default_factory=dict)
-    personal_accuracy_mean: float | None = None
+    personal_mean: float | None = None
     """Of clients' own models on their own data, at the end; for methods that have such models."""
-    personal_accuracy_std: float | None = None
+    personal_std: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """The summary as plain values, ready for a JSON file."""
-        personal = {"mean": self.personal_accuracy_mean, "std": self.personal_accuracy_std}
+        name = self.metric.name
+        personal = {"mean": self.personal_mean, "std": self.personal_std}
         return {
             "setting": self.setting,
             "method": self.method,
+            "metric": name,
             "seeds": self.seeds,
             "rounds": self.rounds,
-            "final_accuracy": {"mean": self.final_accuracy_mean, "std": self.final_accuracy_std},
-            "best_accuracy": {"mean": self.best_accuracy_mean, "std": self.best_accuracy_std},
+            f"final_{name}": {"mean": self.final_mean, "std": self.final_std},
+            f"best_{name}": {"mean": self.best_mean, "std": self.best_std},
             "rounds_to": {target: dict(reached) for target, reached in self.rounds_to.items()},
             "rounds_to_best": {fraction: dict(reached) for fraction, reached in self.rounds_to_best.items()},
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "samples_per_s": self.samples_per_s,
             "dropped": self.dropped,
-            **({"personal_accuracy": personal} if self.personal_accuracy_mean is not None else {}),
+            **({f"personal_{name}": personal} if self.personal_mean is not None else {}),
         }
 
 
-def summarise(records: Sequence[Record], targets: Sequence[float]) -> list[MethodSummary]:
+def summarise(records: Sequence[Record], targets: Sequence[float], metric: Metric) -> list[MethodSummary]:
     """Sum up each method of each setting, in the order in which they first appear.
 
     Args:
         records: as in a metrics file, in any order of seeds and rounds.
-        targets: accuracies in (0, 1] for which to find the first round that reaches them.
+        targets: values of the metric for which to find the first round that reaches them.
+        metric: the score by which methods are compared.
     """
-    for target in targets:
-        if not 0 < target <= 1:
-            raise UserError(f"target accuracy {target} is not in (0, 1]; write 0.9 for 90 %")
-    return [_summary(row, list(runs.values()), targets) for row, runs in runs_by_method(records).items()]
+    return [
+        _summary(row, list(runs.values()), targets, metric) for row, runs in runs_by_method(records).items()
+    ]
 
 
 def target_key(target: float) -> str:
-    """The name of a target accuracy in `MethodSummary.rounds_to`, or of a fraction in `rounds_to_best`."""
+    """The name of a target in `MethodSummary.rounds_to`, or of a fraction in `rounds_to_best`."""
     return str(float(target))
 
 
@@ -113,7 +118,7 @@ def runs_by_method(records: Sequence[Record]) -> dict[tuple[str, str], dict[int,
     }
 
 
-def accuracy_curve(run: Mapping[int, Record], score: str = "test_accuracy") -> dict[int, float]:
+def score_curve(run: Mapping[int, Record], score: str) -> dict[int, float]:
     """A score by round, of the rounds of one seed that were evaluated; may hold non-finite values."""
     # JSON has no NaN: null is an evaluation that failed, an absent key is a round without evaluation.
     return {
@@ -124,15 +129,15 @@ def accuracy_curve(run: Mapping[int, Record], score: str = "test_accuracy") -> d
 
 
 def _summary(
-    row: tuple[str, str], runs: Sequence[Mapping[int, Record]], targets: Sequence[float]
+    row: tuple[str, str], runs: Sequence[Mapping[int, Record]], targets: Sequence[float], metric: Metric
 ) -> MethodSummary:
     """The summary of one method from its runs, one for each seed."""
-    curves = [accuracy_curve(run) for run in runs]
+    curves = [score_curve(run, f"test_{metric.name}") for run in runs]
     records = [record for run in runs for record in run.values()]
     final_mean, final_std = _spread([list(curve.values())[-1] if curve else math.nan for curve in curves])
-    bests = [max(filter(math.isfinite, curve.values()), default=math.nan) for curve in curves]
+    bests = [metric.best(curve.values()) for curve in curves]
     best_mean, best_std = _spread(bests)
-    personal = [list(accuracy_curve(run, "personal_accuracy").values()) for run in runs]
+    personal = [list(score_curve(run, f"personal_{metric.name}").values()) for run in runs]
     own_mean, own_std = _spread([curve[-1] if curve else math.nan for curve in personal])
     # The seeds of a round train together: each of their records holds the same wall-clock time.
     seconds = {number: _number(record, "seconds") for run in runs for number, record in run.items()}
@@ -141,23 +146,28 @@ def _summary(
     return MethodSummary(
         setting=setting,
         method=method,
+        metric=metric,
         seeds=len(runs),
         rounds=max(max(run) for run in runs),
-        final_accuracy_mean=final_mean,
-        final_accuracy_std=final_std,
-        best_accuracy_mean=best_mean,
-        best_accuracy_std=best_std,
-        rounds_to={target_key(target): _rounds_to(curves, [target] * len(curves)) for target in targets},
+        final_mean=final_mean,
+        final_std=final_std,
+        best_mean=best_mean,
+        best_std=best_std,
+        rounds_to={
+            target_key(target): _rounds_to(curves, [target] * len(curves), metric) for target in targets
+        },
         bytes_up=_total(records, "bytes_up") / len(runs),
         bytes_down=_total(records, "bytes_down") / len(runs),
         samples_per_s=_total(records, "samples") / total_seconds if total_seconds > 0 else None,
         dropped=sum(_dropped(record) for record in records),
         rounds_to_best={
-            target_key(fraction): _rounds_to(curves, [fraction * best * ROUNDED for best in bests])
-            for fraction in FRACTIONS
+            target_key(share): _rounds_to(
+                curves, [metric.fraction(best, share * ROUNDED) for best in bests], metric
+            )
+            for share in FRACTIONS
         },
-        personal_accuracy_mean=own_mean,
-        personal_accuracy_std=own_std,
+        personal_mean=own_mean,
+        personal_std=own_std,
     )
 
 
@@ -168,10 +178,12 @@ def _spread(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def _rounds_to(curves: Sequence[Mapping[int, float]], targets: Sequence[float]) -> RoundsTo:
-    """When each seed first reached its target accuracy; one that is NaN is never reached."""
+def _rounds_to(curves: Sequence[Mapping[int, float]], targets: Sequence[float], metric: Metric) -> RoundsTo:
+    """When each seed first reached its target; one that is NaN is never reached."""
     firsts = [
-        next((number for number, accuracy in curve.items() if target <= accuracy < math.inf), None)
+        next(
+            (n for n, value in curve.items() if math.isfinite(value) and metric.reached(value, target)), None
+        )
         for curve, target in zip(curves, targets, strict=True)
     ]
     reached = [first for first in firsts if first is not None]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from consilience.problems import Metric
 from consilience.report.summary import MethodSummary, RoundsTo, target_key
+from consilience.report.units import human_bytes, scaled
 
 NOTHING = "–"
 
 
-def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float]) -> Table:
-    """Methods side by side, the best final accuracy of each setting in bold.
+def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float], metric: Metric) -> Table:
+    """Methods side by side, the best final score of each setting in bold.
 
-    `own` is the accuracy of clients' own models on their own data, where a method has such models.
+    `own` is the score of clients' own models on their own data, where a method has such models.
 
     Args:
         summaries: one for each row; those of one setting are shown together.
-        targets: accuracies that the summaries were made with, one column each.
+        targets: values that the summaries were made with, one column each.
+        metric: the score that the summaries were made with.
     """
     settings = list(dict.fromkeys(summary.setting for summary in summaries))
     labels = ["setting", "method"] if len(settings) > 1 else ["method"]
@@ -32,69 +34,45 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
     )
     for label in labels:
         table.add_column(label, overflow="fold")
-    personal = any(summary.personal_accuracy_mean is not None for summary in summaries)
-    for heading in ("accuracy\n%", "best\n%", *(["own\n%"] if personal else [])):
-        table.add_column(heading, justify="right", no_wrap=True)
+    personal = any(summary.personal_mean is not None for summary in summaries)
+    for heading in (metric.name, "best", *(["own"] if personal else [])):
+        table.add_column(f"{heading}\n{metric.unit}".rstrip(), justify="right", no_wrap=True)
     for target in targets:
-        heading = f"rounds\nto {100 * target:.4g}%"
+        heading = f"rounds\nto {metric.scale * target:.4g}{metric.unit}"
         table.add_column(heading, justify="right", overflow="fold", width=6 if crowded else None)
     for heading in ("up", "down", "samples\nper s"):
         table.add_column(heading, justify="right", no_wrap=True)
 
     for setting in settings:
         rows = [summary for summary in summaries if summary.setting == setting]
-        best = max(map(_ranked, rows))
+        best = metric.best(row.final_mean for row in rows if row.final_mean is not None)
         for row in rows:
             numbers = [
-                _percent(row.best_accuracy_mean),
-                *([_percent(row.personal_accuracy_mean)] if personal else []),
+                _shown(row.best_mean, metric),
+                *([_shown(row.personal_mean, metric)] if personal else []),
                 *(_rounds(row.rounds_to[target_key(target)]) for target in targets),
                 human_bytes(row.bytes_up),
                 human_bytes(row.bytes_down),
-                NOTHING if row.samples_per_s is None else _scaled(row.samples_per_s, ("", "k", "M", "G")),
+                NOTHING if row.samples_per_s is None else scaled(row.samples_per_s, ("", "k", "M", "G")),
             ]
             table.add_row(
                 # Labels are the user's: as `Text` their brackets are not taken for markup.
                 *(Text(text) for text in (setting, row.method)[-len(labels) :]),
-                Text(_accuracy(row), style="bold" if _ranked(row) == best > -math.inf else ""),
+                Text(_final(row, metric), style="bold" if row.final_mean == best else ""),
                 *numbers,
             )
         table.add_section()
     return table
 
 
-def human_bytes(count: float) -> str:
-    """A number of bytes with a decimal unit and three digits.
-
-    >>> [human_bytes(count) for count in (0, 999, 1234, 999_600, 45_600_000, 1.2e9)]
-    ['0 B', '999 B', '1.23 kB', '1.00 MB', '45.6 MB', '1.20 GB']
-    """
-    return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB"))
+def _final(summary: MethodSummary, metric: Metric) -> str:
+    """The final score with its spread, which one seed does not have."""
+    mean, std = _shown(summary.final_mean, metric), summary.final_std
+    return mean if std is None or summary.seeds == 1 else f"{mean} ± {metric.shown_spread(std)}"
 
 
-def _scaled(value: float, units: Sequence[str]) -> str:
-    """Three digits of a value that is not negative, in the fitting one of units 1000 times apart."""
-    power = 0
-    while float(f"{value:.3g}") >= 1000 and power < len(units) - 1:
-        value, power = value / 1000, power + 1
-    # The first unit counts whole things: 5 B, not 5.00 B.
-    digits = f"{value:#.3g}".rstrip(".") if power else f"{value:.3g}"
-    return f"{digits} {units[power]}".rstrip()
-
-
-def _ranked(summary: MethodSummary) -> float:
-    """The final accuracy to compare by: nothing is below everything."""
-    return -math.inf if summary.final_accuracy_mean is None else summary.final_accuracy_mean
-
-
-def _accuracy(summary: MethodSummary) -> str:
-    """The final accuracy with its spread, which one seed does not have."""
-    mean, std = summary.final_accuracy_mean, summary.final_accuracy_std
-    return _percent(mean) if std is None or summary.seeds == 1 else f"{_percent(mean)} ± {100 * std:.2f}"
-
-
-def _percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{100 * share:.2f}"
+def _shown(value: float | None, metric: Metric) -> str:
+    return NOTHING if value is None else metric.shown(value)
 
 
 def _rounds(target: RoundsTo) -> str:

@@ -31,16 +31,16 @@ from consilience.models.spec import Classifier
 from consilience.types import State
 
 SIZES = (7, 4, 3, 1, 8)
-"""Training samples of the clients."""
+"""How many training samples each client has."""
 HELD_OUT = 2
-"""Samples that each of them keeps back, where the method asks for it."""
+"""How many samples each client keeps back, where the method asks for it."""
 INPUTS, IMAGES, CLASSES = (6,), (1, 4, 4), 3
 """The shape of an input, also of the built-in convolutional model's, and the number of classes."""
 WORK = LocalWork(epochs=2, steps=None, batch_size=4)
 SHORT_WORK = LocalWork(epochs=1, steps=None, batch_size=4)
-"""Where a second epoch would show nothing new."""
+"""The local work where a second epoch would show nothing new."""
 TOLERANCE = 1e-9
-"""Of a difference in float64, relative to the largest number of its tensor."""
+"""The largest difference in float64 that is rounding, relative to the largest number of its tensor."""
 SOLVERS: tuple[Solver, ...] = (SGD(0.1, momentum=0.5, weight_decay=0.01), SGD(0.1))
 TOPOLOGIES: tuple[Topology, ...] = (Star(), Ring(), Complete())
 
@@ -74,7 +74,7 @@ class Subject:
 
     @property
     def some(self) -> int:
-        """Clients of a partial cohort; all where the method needs everybody."""
+        """How many clients a partial cohort has; all where the method needs everybody."""
         star = self.topologies[0]
         return 100 if self.refusal(self.algorithm, self.solver, star, unreliable=True) else 3
 
@@ -85,7 +85,7 @@ class Subject:
 
 
 Property = Callable[[Subject], None]
-"""Raises an AssertionError where a method lacks it."""
+"""A check that raises an AssertionError where a method lacks the property."""
 
 
 class DoesNotApplyError(Exception):
@@ -106,23 +106,24 @@ def convolutional() -> nn.Module:
 
 @dataclass(frozen=True)
 class Layout:
-    """A federation."""
+    """A federation in which a method is run."""
 
     topology: Topology = field(default_factory=Star)
     partitions: dict[int, Partition] = field(default_factory=lambda: {0: ragged_partition(SIZES)})
-    """By seed."""
+    """The partitions, by seed."""
     participation: int = 100
     work: LocalWork = SHORT_WORK
     dtype: torch.dtype = torch.float64
     images: bool = False
     """Whether the model is the built-in convolutional one."""
     lanes: int = 0
-    """0: one client after the other."""
+    """How many clients train side by side; 0: one after the other."""
     chunk: int = 100
+    """How many clients are computed at a time, where there are lanes."""
 
 
 def simulation_of(subject: Subject, layout: Layout, *variants: tuple[Algorithm, Solver]) -> Simulation:
-    """A federation before its first round; by default of the subject's method alone."""
+    """A simulation of some variants before its first round; by default of the subject's method alone."""
     scene = Scene(
         dataset=clouds(IMAGES if layout.images else INPUTS),
         build=convolutional if layout.images else subject.module,
@@ -157,19 +158,19 @@ def clouds(shape: tuple[int, ...]) -> Dataset:
 
 
 def ragged_partition(sizes: Sequence[int], first: int = 0) -> Partition:
-    """Clients with these numbers of training rows, one after the other."""
+    """The partition whose clients have these numbers of training rows, one after the other."""
     cuts = first + np.cumsum([0, *(size + HELD_OUT for size in sizes)])
     rows = [np.arange(begin, end, dtype=np.int64) for begin, end in itertools.pairwise(cuts)]
     return Partition(tuple(r[HELD_OUT:] for r in rows), tuple(r[:HELD_OUT] for r in rows), {}, 0)
 
 
 def nothing(partition: Partition) -> tuple[Any, ...]:
-    """Held-out rows for clients that keep none back."""
+    """The held-out rows of clients that keep none back: no rows for each."""
     return tuple(rows[:0] for rows in partition.holdouts)
 
 
 def play(simulation: Simulation, rounds: int) -> list[State]:
-    """After some rounds, by replica: its hub, its clients' memories and the training losses."""
+    """The hub, the memories and the training losses of every replica (variant and seed) after some rounds."""
     losses: list[dict[str, Tensor]] = [{} for _ in simulation.world.replicas]
     for _ in range(rounds):
         for record in simulation.step(evaluate=False):
@@ -180,7 +181,7 @@ def play(simulation: Simulation, rounds: int) -> list[State]:
 
 
 def state_of(simulation: Simulation, replica: int = 0) -> State:
-    """A replica's hub, memories, and what its nodes remember of each other."""
+    """A replica's hub and memories, and what its nodes remember of each other."""
     count = simulation.world.population
     clients, pairs = (np.arange(rows) + replica * rows for rows in (count, count**2))
     hub, memories = tree.index(simulation.hub, replica), simulation.store.load(clients)
@@ -193,7 +194,7 @@ def state_of(simulation: Simulation, replica: int = 0) -> State:
 
 
 def of_clients(simulation: Simulation, state: State, clients: Sequence[int]) -> State:
-    """A replica's state with some of its clients, in some order."""
+    """A replica's state with some of its clients alone, in some order."""
     chosen = torch.tensor(clients, device=simulation.world.device)
     own = ("hub.", "memory.") if simulation.world.graph else ("memory.",)
     found = {
@@ -205,7 +206,7 @@ def of_clients(simulation: Simulation, state: State, clients: Sequence[int]) -> 
 
 
 def assert_close(expected: State, found: State, what: str) -> None:
-    """Equal up to rounding."""
+    """Assert that two states are equal up to rounding; `what` begins the message if they are not."""
     for path, value, other in pairs_of(expected, found, what):
         if not value.is_floating_point():
             assert torch.equal(value, other), f"{what}, {path} differs."
@@ -215,7 +216,7 @@ def assert_close(expected: State, found: State, what: str) -> None:
 
 
 def assert_same(expected: State, found: State, what: str) -> None:
-    """Equal bit for bit."""
+    """Assert that two states are equal bit for bit; `what` begins the message if they are not."""
     for path, value, other in pairs_of(expected, found, what):
         assert torch.equal(value, other), f"{what}, {path} is not the same bit for bit."
 

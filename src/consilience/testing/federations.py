@@ -92,7 +92,7 @@ def complete_graph_equals_star(subject: Subject) -> None:
 
 
 class _NoSelf(Watch):
-    """A node's own message is one of many: a method that leaves it out then has none to leave out."""
+    """A watch that makes a node's own message one of many: a method that leaves it out then has none."""
 
     def call(self, place: Place, function: Callable[..., Result], given: tuple[Any, ...]) -> Result:
         if place.role != "combine":

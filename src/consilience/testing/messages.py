@@ -52,14 +52,14 @@ def messages_survive_the_wire(subject: Subject) -> None:
 
 
 class _Wire(Watch):
-    """Sends every message, counts the bytes of all copies, and hands on what a receiver makes of them."""
+    """A watch that sends all messages, counts the bytes of all copies, and hands on what receivers get."""
 
     def __init__(self, listeners: int, flooded: int, *, star: bool) -> None:
         self.listeners, self.flooded, self.star = listeners, flooded, star
         self.up = self.down = 0
         self.last: dict[tuple[str, int], State] = {}
         self.senders: dict[str, int] = {}
-        """By exchange, how many have spoken."""
+        """How many clients have spoken, by exchange."""
 
     def call(self, place: Place, function: Callable[..., Result], given: tuple[Any, ...]) -> Result:
         if place.role == "combine":

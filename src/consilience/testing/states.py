@@ -31,7 +31,7 @@ def states_are_named_tensors(subject: Subject) -> None:
 
 
 class _Schemas(Watch):
-    """Compares the schema of every state with that of its first appearance."""
+    """A watch that compares the schema of every state with that of its first appearance."""
 
     def __init__(self) -> None:
         self.known: dict[str, object] = {}
@@ -54,7 +54,7 @@ class _Schemas(Watch):
         return result
 
     def see(self, what: str, state: object) -> None:
-        """A state is made."""
+        """Assert that a state is named tensors, with the schema of its first appearance."""
         assert isinstance(state, dict), f"{what} is a {type(state).__name__}, not a dict."
         for group, params in state.items():
             assert isinstance(params, dict), f"{what} has a {type(params).__name__} as group {group!r}."
@@ -75,7 +75,7 @@ def inputs_stay_as_they_are(subject: Subject) -> None:
 
 
 class _Untouched(Watch):
-    """Compares all arguments before and after a call."""
+    """A watch that compares all arguments before and after a call."""
 
     def call(self, place: Place, function: Callable[..., Result], given: tuple[Any, ...]) -> Result:
         before = [tree.map_leaves(torch.clone, state) for state in _states(given)]

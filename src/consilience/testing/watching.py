@@ -19,24 +19,24 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Place:
-    """A function of a method."""
+    """A function of a method that is watched, and where it belongs."""
 
     role: str
-    """Its name in the contract."""
+    """The function's name in the contract."""
     algorithm: Algorithm
-    """Whose it is: the method in force in the round."""
+    """The method that has the function: the one in force in the round."""
     exchange: str = ""
-    """Which exchange of the round or of the setup it belongs to."""
+    """The exchange of the round or of the setup that the function belongs to."""
 
     @property
     def phase(self) -> Phase:
-        """That exchange."""
+        """The exchange that the function belongs to."""
         kind, number = self.exchange.split()
         return (self.algorithm.setup() if kind == "setup" else self.algorithm.phases())[int(number)]
 
 
 class Watch:
-    """Is told of every call of a method's functions."""
+    """What is told of every call of a method's functions."""
 
     def call(self, place: Place, function: Callable[..., Result], given: tuple[Any, ...]) -> Result:
         """The result of the call, looked at or not."""
@@ -81,7 +81,7 @@ class Watched(Wrapper):
 
 
 def watch_rounds(subject: Subject, topology: Topology, watch: Watch) -> Iterator[Record]:
-    """Two rounds under a watch, client after client."""
+    """The records of two rounds under a watch, client after client."""
     layout = Layout(topology)
     simulation = simulation_of(subject, layout, (Watched(subject.algorithm, watch), subject.solver))
     return (simulation.step(evaluate=False)[0] for _ in range(2))

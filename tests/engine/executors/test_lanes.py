@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from consilience import tree
 from consilience.client import Client, Rows, Step
+from consilience.engine.executors import machine, tape
 from consilience.engine.executors.lanes import LaneFold, Schedule, Workshop, pack
 from consilience.exchange.cohort import LocalWork
 from consilience.learning.batches import Plan
@@ -20,6 +24,7 @@ from consilience.learning.solvers import SGD, Adam
 from consilience.objectives.base import Objective
 from consilience.types import State
 
+CLASSES = 3
 STEPS = st.lists(st.integers(0, 30), max_size=40)
 LANES = st.integers(1, 9)
 
@@ -235,3 +240,69 @@ def test_a_lane_fold_needs_vmap(federation):
     step: Step = lambda carry, batch, extras: carry  # noqa: E731
     with pytest.raises(RuntimeError, match="under vmap"):
         LaneFold(Workshop(place.pool), place.cohort, 2, 1)(step, {"a": {"x": torch.zeros(())}}, {}, rows)
+
+
+class Images(nn.Module):
+    """A model that sees its filters as rows, which it cannot where their channels lie last in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.Parameter(torch.randn(CLASSES, 2, 6, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) @ self.filters.view(CLASSES, -1).T
+
+
+class Failing(Images):
+    """A model that does not work where its filters' channels lie last in memory, for another reason."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.filters.is_contiguous():
+            raise torch.OutOfMemoryError("not enough memory")
+        return super().forward(x)
+
+
+def test_a_model_that_asks_for_views_of_images_gets_them(federation):
+    place = federation(Images())
+    expected = place.run(place.sequential(), train)
+    assert_close(place.run(place.batched(1, 5), train).uploads, expected.uploads, rtol=1e-12, atol=1e-12)
+
+
+def test_other_errors_than_of_views_are_not_taken_for_them(federation):
+    place = federation(Failing())
+    with pytest.raises(torch.OutOfMemoryError, match="not enough memory"):
+        place.run(place.batched(1, 5), train)
+
+
+@dataclass(frozen=True)
+class Convolve(Step):
+    """Steps of which each needs a program, and all an operation that takes no memory but its own."""
+
+    scale: float
+
+    def measure(self, carry, batch, extras):
+        filters = self.scale * torch.ones(1, 2, 3, 3, dtype=torch.float64)
+        return {"sum": {"all": F.conv2d(batch.inputs, filters).sum()}}
+
+
+def test_why_steps_run_the_slower_way_is_said_once_a_reason(federation, caplog, monkeypatch):
+    monkeypatch.setattr(tape, "SMALL_BYTES", 0)
+    place, runs = federation(), []
+
+    def placed(*given: Any) -> tape.Run:
+        runs.append(tape.placed(*given))
+        return runs[-1]
+
+    def work(client: Client, down: State) -> State:
+        carry = {"sum": {"all": client.samples.new_zeros(())}}
+        return {f"by {scale}": client.fold(Convolve(scale), carry, {}, "data")["sum"] for scale in (1, 2, 3)}
+
+    monkeypatch.setattr(machine, "placed", placed)
+    executor = place.batched(2, 5)
+    with caplog.at_level("INFO", logger="consilience"):
+        for _ in range(2):
+            place.run(executor, work)
+    assert [run.obstacle for run in runs] == ["aten.convolution.default wants memory of its own"] * 3
+    (told,) = caplog.records
+    assert told.levelname == "INFO"
+    assert told.getMessage().endswith(runs[0].obstacle)

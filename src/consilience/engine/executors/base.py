@@ -15,7 +15,7 @@ from consilience.learning.batches import Pool
 from consilience.types import State
 
 Work = Callable[[Fold, Sequence[State]], tuple[State, State]]
-"""One client's upload and new memory, from its fold and its rows of some states."""
+"""A function that gives one client's upload and new memory, from its fold and its rows of some states."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Outcome:
 
 
 class Executor(ABC):
-    """Carries out work on clients, hubs and models."""
+    """What carries out work on clients, hubs and models."""
 
     name: ClassVar[str]
 
@@ -40,13 +40,13 @@ class Executor(ABC):
 
     @abstractmethod
     def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
-        """`function` for every row of the states with dim 0; those with dim None are shared by all."""
+        """What `function` gives for every row of the states with dim 0; those with dim None are shared."""
 
     @abstractmethod
     def clients(
         self, cohort: Cohort, work: Work, states: Sequence[State], example: Work | None = None
     ) -> Outcome:
-        """Every job's work.
+        """The outcome of every job's work; a job is one client's in one replica.
 
         Args:
             cohort: The jobs.
@@ -57,4 +57,4 @@ class Executor(ABC):
         """
 
     def close(self) -> None:  # noqa: B027
-        """Give back what it holds beside memory, e.g. processes."""
+        """Give back what the executor holds beside memory, e.g. processes."""

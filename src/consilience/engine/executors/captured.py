@@ -1,7 +1,7 @@
 """Lanes on a GPU: some ticks are captured once, as a CUDA graph, and then replayed.
 
-A small model's step is dozens of kernels of a few microseconds, and launching each from Python takes
-longer than running it. A replay launches them all at once.
+At a tick every lane takes one step. A small model's step is dozens of kernels of a few microseconds, and
+launching each from Python takes longer than running it. A replay launches them all at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from consilience.learning.batches import Pool
 from consilience.types import IntArray
 
 TICKS = 8
-"""Of a long capture; what is left over is replayed tick by tick."""
+"""How many ticks a long capture has; what is left over is replayed tick by tick."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Capture:
     """Rows, weight and keys, as `Machine.run` takes them."""
 
     def replay(self, *inputs: Tensor) -> None:
-        """Run on other batches."""
+        """Run the graph on other batches."""
         for place, value in zip(self.inputs, inputs, strict=True):
             place.copy_(value)
         self.graph.replay()
 
 
 class Captured(Machine):
-    """Lanes whose ticks are replayed.
+    """A machine that replays its ticks.
 
     Args:
         pool: Where batches come from.

@@ -35,7 +35,7 @@ KEPT_BYTES = 2**26
 
 
 class Crew:
-    """Some processes, the members.
+    """Some processes, its members, that run machines.
 
     Args:
         machines: What each member can be asked to run; they were built before and live in shared memory.
@@ -57,7 +57,7 @@ class Crew:
         self.close = weakref.finalize(self, _dismiss, self._lines, self._members)
 
     def can_run(self, machines: Sequence[Machine], size: int) -> bool:
-        """Whether all of these are known, and enough members are alive."""
+        """Whether the members know these machines, and enough of them are alive."""
         alive = all(member.is_alive() for member in self._members)
         return alive and len(self._members) >= size and self.machines == machines
 
@@ -69,7 +69,7 @@ class Crew:
     def run(
         self, member: int, machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray
     ) -> None:
-        """Let a member run some ticks of a machine, and wait for it."""
+        """Let a member run some ticks of a machine, given as in `Machine.run`, and wait for it."""
         line = self._lines[member]
         try:
             line.send_bytes(np.array([self.machines.index(machine), *rows.shape], dtype=np.int64).tobytes())

@@ -1,8 +1,9 @@
 """A whole cohort as one batched computation.
 
-Each lane trains one job at a time. Jobs wait in a queue, longest first; when a lane's job ends, the lane
-takes the next one. The number of steps of every job is known beforehand, so the schedule is made on the
-host, with as many lanes as it takes to be done when the longest job is.
+A lane is a place in that computation; it trains one job, i.e. one client of one replica, at a time. Jobs
+wait in a queue, longest first; when a lane's job ends, the lane takes the next one. The number of steps of
+every job is known beforehand, so the schedule is made on the host, with as many lanes as it takes to be
+done when the longest job is.
 
 A method's `local` runs under `vmap`. When it calls `client.train` and so `fold`, that call leaves the
 `vmap` through an `autograd.Function` with a rule of its own and arrives here with the stacked tensors.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -35,9 +37,11 @@ from consilience.learning.batches import Plan, Pool
 from consilience.tree import Schema
 from consilience.types import IntArray, State
 
+LOG = logging.getLogger("consilience")
+
 
 def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
-    """Jobs of each lane, in order: longest first, each to the lane that is free first.
+    """The jobs of each lane, in order: longest first, each to the lane that is free first.
 
     Lanes come out with the most loaded first; jobs without steps are left out.
 
@@ -56,7 +60,7 @@ def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
 
 
 def enough_lanes(steps: Sequence[int] | IntArray, most: int) -> int:
-    """The lanes on which all jobs can be done by the time that the longest one takes.
+    """How many lanes it takes to do all jobs in the time of the longest one, but no more than `most`.
 
     The number is rounded up to one of a coarse series, so that rounds with other jobs can use the same
     machines.
@@ -74,14 +78,14 @@ def enough_lanes(steps: Sequence[int] | IntArray, most: int) -> int:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What every lane does at every tick."""
+    """What every lane does at every tick, at which each takes one step."""
 
     steps: IntArray
     """[ticks, lanes] the plan's step that a lane runs; -1 where it has finished."""
     starts: dict[int, list[tuple[int, int]]]
-    """By tick, the (lane, job) pairs that begin before it."""
+    """The (lane, job) pairs that begin before a tick, by tick."""
     ends: dict[int, list[tuple[int, int]]]
-    """By tick, the (lane, job) pairs that are complete before it."""
+    """The (lane, job) pairs that are complete before a tick, by tick."""
 
     @classmethod
     def of(cls, plan: Plan, jobs: Sequence[int], lanes: int) -> Schedule:
@@ -102,12 +106,12 @@ class Schedule:
         return cls(steps, starts, ends)
 
     def stretches(self) -> Iterator[tuple[int, int]]:
-        """(first tick, end) of the stretches in which no job begins or ends."""
+        """The (first tick, end) of the stretches in which no job begins or ends."""
         return itertools.pairwise(sorted(self.starts.keys() | self.ends.keys()))
 
 
 class Workshop:
-    """Keeps machines, so that later rounds find them built.
+    """The machines that were built, kept so that later rounds find them.
 
     Args:
         pool: Where batches come from.
@@ -118,15 +122,16 @@ class Workshop:
         self.pool, self.compiled = pool, compiled
         self._machines: dict[tuple[Blueprint, int], Machine] = {}
         self._crew: Crew | None = None
+        self._told: set[str] = set()
 
     def machine(self, blueprint: Blueprint, worker: int) -> Machine:
-        """The machine of one of the workers."""
+        """The machine of a blueprint for one of the workers, built if there is none."""
         if (blueprint, worker) not in self._machines:
             self._machines[blueprint, worker] = self._build(blueprint)
         return self._machines[blueprint, worker]
 
     def crew(self, size: int) -> Crew:
-        """At least so many processes, which know all machines built so far."""
+        """A crew of at least so many processes, which know all machines built so far."""
         machines = list(self._machines.values())
         if self._crew is None or not self._crew.can_run(machines, size):
             if self._crew:
@@ -143,11 +148,15 @@ class Workshop:
     def _build(self, blueprint: Blueprint) -> Machine:
         if self.pool.targets.is_cuda:
             return Captured(self.pool, blueprint, compiled=self.compiled)
-        return Plain(self.pool, blueprint)
+        machine = Plain(self.pool, blueprint)
+        if machine.obstacle and machine.obstacle not in self._told:
+            self._told.add(machine.obstacle)
+            LOG.info("some steps run the slower way, as they were recorded: %s", machine.obstacle)
+        return machine
 
 
 class LaneFold:
-    """Runs a step over the batches of all jobs of a cohort at once; only works under `vmap`."""
+    """A fold over the batches of all jobs of a cohort at once; it only works under `vmap`."""
 
     def __init__(self, workshop: Workshop, cohort: Cohort, lanes: int, workers: int) -> None:
         self.workshop, self.cohort, self.lanes, self.workers = workshop, cohort, lanes, workers
@@ -166,7 +175,7 @@ class LaneFold:
 
 
 class _LeaveVmap(torch.autograd.Function):
-    """Hands stacked tensors to the lanes."""
+    """The way out of a `vmap`, which hands stacked tensors to the lanes."""
 
     @staticmethod
     def forward(call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -193,7 +202,7 @@ class _Call:
     extras: Schema
 
     def run(self, jobs: int, tensors: Sequence[Tensor], dims: Sequence[int | None]) -> tuple[Tensor, ...]:
-        """All jobs' carries, stacked, after all their steps.
+        """The carries of all jobs, stacked, after all their steps.
 
         A tensor whose dim is None is the same for all jobs.
         """
@@ -267,7 +276,7 @@ class _Call:
 
 
 Run = Callable[[Machine, Tensor, Tensor, Tensor, IntArray], None]
-"""Runs a machine on some rows, weights, keys and sizes."""
+"""A function that runs a machine on some rows, weights, keys and sizes."""
 
 
 def _run_here(machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
@@ -309,7 +318,7 @@ def side_by_side(tasks: Sequence[Callable[[], None]], give_up: Callable[[], None
 
 
 class Batched(Executor):
-    """Every client of the cohort at once.
+    """The executor that computes every client of a cohort at once.
 
     Args:
         pool: The data.

@@ -1,7 +1,8 @@
 """Lanes that run one step side by side, again and again, in memory that stays where it is.
 
 A machine is built once for a step and the shapes of its tensors, and then serves every round. Its lanes
-hold the carries of the jobs that run; what a lane computes after its job has been taken out is waste.
+hold the carries (what a step passes from batch to batch) of the jobs that run; what a lane computes after its
+job has been taken out is waste.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from consilience.tree import Schema
 from consilience.types import Batch, IntArray, State
 
 Pairs = Sequence[tuple[int, int]]
-"""Of a lane and a job."""
+"""Pairs of a lane and a job."""
 
 CHANNELS_LAST_DIMENSIONS = 4  # of the weights of a convolution
+NO_VIEW = ("view size is not compatible with input tensor's size and stride", "must be 1 to view")
+"""What torch says, for want of an exception of its own, where a layout does not allow a view."""
 TICKS = 16
-"""Whose batches are read from the pool at once, on a CPU."""
+"""How many ticks' batches are read from the pool at once, on a CPU."""
 SIZES = 4
-"""Of batches that a single lane has programs for: a quarter full, half full and so on."""
+"""How many sizes of batches a single lane has programs for: a quarter full, half full and so on."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,11 @@ class Blueprint:
     step: Step
     carry: Schema
     varying: Schema
-    """Extras that differ between lanes."""
+    """Extras (what a step gets beside carry and batch) that differ between lanes."""
     shared: Schema
     """Extras that are the same for all lanes."""
     rows: int
-    """Of a batch."""
+    """How many rows a batch has."""
     width: int
     """How many lanes there are."""
 
@@ -58,7 +61,7 @@ class Blueprint:
 
 
 class Machine(ABC):
-    """Some lanes. A single one needs no lane axis, and its convolutions keep their channels last.
+    """Some lanes that run together. A single one needs no lane axis, and its convolutions keep channels last.
 
     Args:
         pool: Where batches come from.
@@ -88,7 +91,9 @@ class Machine(ABC):
         self._settle([_channels_last(value) for value in plain])
         try:
             self.program(self.example(min(2, self.blueprint.rows)), full=False)
-        except RuntimeError:
+        except RuntimeError as error:
+            if not any(words in str(error) for words in NO_VIEW):
+                raise
             self.carry = plain
             return False
         return True
@@ -97,18 +102,18 @@ class Machine(ABC):
         """Take memory for the lanes' carries."""
         blueprint, self.carry = self.blueprint, carry
         self.arguments = [*(self.of_lanes(value) for value in (*self.carry, *self.varying)), *self.shared]
-        """Of a program, but for the batch."""
+        """The arguments of a program, but for the batch."""
         carried, varied = len(self.carry), len(self.varying)
         self._carry = blueprint.carry.state(self.arguments[:carried])
         self._extras = blueprint.extras(self.arguments[carried : carried + varied], self.shared)
         self._in_place = not self._whole and (self.alone or blueprint.step.stackable(self._extras))
 
     def of_lanes(self, value: Tensor) -> Tensor:
-        """What a program takes: a single lane has no lane axis."""
+        """A tensor as a program takes it: a single lane has no lane axis."""
         return value[0] if self.alone else value
 
     def example(self, rows: int) -> list[Tensor]:
-        """Some batch of some number of rows, in a program's form."""
+        """A batch with some number of rows, in the form in which a program takes it."""
         numbers = torch.arange(self.blueprint.width * rows, device=self.pool.targets.device)
         chosen = (numbers % len(self.pool.targets)).reshape(self.blueprint.width, rows)
         raw = self.pool.raw(chosen, torch.ones_like(chosen, dtype=self.pool.dtype), chosen[:, 0])
@@ -141,7 +146,7 @@ class Machine(ABC):
 
     @abstractmethod
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
-        """Some ticks of all lanes.
+        """Run some ticks, at each of which every lane takes one step.
 
         Args:
             rows: [ticks, lanes, batch] row numbers.
@@ -166,7 +171,7 @@ class LaneProgram:
     def of(
         cls, pool: Pool, blueprint: Blueprint, examples: Sequence[Tensor], *, whole: bool, full: bool
     ) -> LaneProgram:
-        """Record the whole step, or only what it measures; `full` says that all rows of a batch count."""
+        """The program of the whole step, or of what it measures; `full` says that all rows count."""
         carried, varied = len(blueprint.carry.paths), len(blueprint.varying.paths)
         work = blueprint.step if whole else blueprint.step.measure
         forms: list[Schema] = []
@@ -192,7 +197,7 @@ class LaneProgram:
 
 
 class Plain(Machine):
-    """Operation after operation, called from Python, and what a step moves is moved in place: for CPUs."""
+    """A machine for CPUs: operations are called from Python, and what a step moves is moved in place."""
 
     def __init__(self, pool: Pool, blueprint: Blueprint) -> None:
         super().__init__(pool, blueprint)
@@ -201,7 +206,8 @@ class Plain(Machine):
         for value in self.arguments:  # until there are values: among zeros mistakes are not noticed
             if value.is_floating_point():
                 value.uniform_(0.01, 0.1, generator=torch.Generator().manual_seed(0))
-        self._known(blueprint.rows, full=self.alone)
+        self.obstacle = self._known(blueprint.rows, full=self.alone).obstacle
+        """Why full batches run the slower way, as recorded; None where they do not."""
 
     def _known(self, rows: int, *, full: bool) -> _Placed:
         if (rows, full) not in self._programs:
@@ -246,9 +252,10 @@ class _Placed:
     def __init__(self, batch: Sequence[Tensor], run: Run, result: Schema) -> None:
         self._batch, self._run, self._form = batch, run, result
         self._found = None if run.lasting is None else result.state(run.lasting)
+        self.obstacle = run.obstacle
 
     def replay(self, batch: Sequence[Tensor]) -> State:
-        """What it finds for another batch."""
+        """What the program finds for another batch."""
         for place, value in zip(self._batch, batch, strict=True):
             place.copy_(value)
         results = self._run.call()

@@ -55,7 +55,7 @@ def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
 
 
 class _Recorder:
-    """Runs operations and writes them into a graph."""
+    """What runs operations and writes them into a graph."""
 
     def __init__(self, arguments: Sequence[Tensor]) -> None:
         self.graph = Graph()
@@ -120,7 +120,7 @@ def _layout(value: Tensor) -> tuple[object, ...]:
 
 
 def _refuse(operation: Any, result: object) -> None:
-    """A program is the same for all data: it must not depend on a number that was read out, or on chance."""
+    """Refuse what depends on a number that was read out, or on chance: a program is the same for all data."""
     if draws_randomness(operation):
         raise RuntimeError(f"{operation} draws randomness of its own; use batch.key")
     if not isinstance(result, Tensor | tuple | list):

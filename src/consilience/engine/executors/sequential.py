@@ -16,7 +16,7 @@ from consilience.types import State
 
 
 class Sequential(Executor):
-    """One client, one hub, one model at a time."""
+    """The executor that computes one client, one hub, one model at a time."""
 
     name: ClassVar[str] = "sequential"
 

@@ -29,7 +29,7 @@ from consilience.torch_internals import (
     written,
 )
 
-_log = logging.getLogger(__name__)
+LOG = logging.getLogger("consilience")
 _ATEN = torch.ops.aten
 _MADE: dict[Any, Callable[..., list[Call]]] = {
     _ATEN.empty_like.default: lambda place, *_: [],
@@ -50,10 +50,10 @@ _ADDRESSED = {
 """Operations that count from where a tensor's memory begins."""
 
 SMALL_BYTES = 2**16
-"""What may be copied to its place where its operation cannot write there."""
+"""The most bytes that may be copied to their place where an operation cannot write there."""
 ALIGNMENT = 64
 SPOILED = 255
-"""As every byte of a number it is not a number."""
+"""The byte that spoils memory: a number that consists of it is not a number."""
 
 Call = Callable[[], object]
 
@@ -63,9 +63,11 @@ class Run:
     """A program that is ready to run."""
 
     call: Callable[[], Sequence[Tensor]]
-    """Gives its results."""
+    """Runs the program and gives its results."""
     lasting: Sequence[Tensor] | None = None
-    """Those, where they are always the same tensors."""
+    """The results, where they are always the same tensors."""
+    obstacle: str | None = None
+    """Why it runs as it was recorded, if it does, in memory that is asked for anew."""
 
 
 class Arena:
@@ -75,7 +77,7 @@ class Arena:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def bytes(self, size: int) -> Tensor:
-        """At least so many, the same as before where these are enough."""
+        """Memory of at least so many bytes, the same as before where that is enough."""
         if len(self._memory) < size:
             self._memory = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
         return self._memory
@@ -95,8 +97,10 @@ def placed(module: GraphModule, arguments: Sequence[Tensor], arena: Arena) -> Ru
     try:
         calls, results = _Tape(module, arguments).placed(arena)
     except Exception as error:  # whatever an operation does not like: it works as it was recorded
-        _log.debug("a step runs as it was recorded: %r", error)
-        return Run(partial(module.forward, *arguments))
+        LOG.debug("a step runs as it was recorded", exc_info=error)
+        known = isinstance(error, _NoPlaceError)
+        kind = str(error) if known else f"an operation raised {type(error).__name__}"
+        return Run(partial(module.forward, *arguments), obstacle=kind)
     return Run(partial(_play, calls, results), results)
 
 
@@ -118,7 +122,7 @@ class _Block:
     first: int
     """The number of the operation that writes it first."""
     last: int
-    """Of the last that uses it."""
+    """The number of the last operation that uses it."""
     changed: bool = False
     """Whether other operations write into it, too."""
     offset: int = 0
@@ -130,7 +134,7 @@ class _Tape:
     def __init__(self, module: GraphModule, arguments: Sequence[Tensor]) -> None:
         self._nodes: list[Node] = list(module.graph.nodes)
         self._values: dict[Node, Any] = {}
-        """Of a first run, which shows what operations make, read and write."""
+        """The values of a first run, which shows what operations make, read and write."""
         self._blocks: dict[int, _Block] = {}
         self._try(module, arguments)
 
@@ -212,7 +216,7 @@ class _Tape:
 
 
 def _lay_out(blocks: Sequence[_Block]) -> int:
-    """Let blocks that are needed at the same time lie apart; how many bytes all need."""
+    """Let blocks that are needed at the same time lie apart, and return how many bytes all need."""
     taken: list[_Block] = []
     for block in sorted(blocks, key=lambda one: one.first):
         taken = sorted((one for one in taken if one.last >= block.first), key=lambda one: one.offset)
@@ -236,7 +240,7 @@ def _into(
     if writing is not None and len(writing.places) == len(places):
         return [partial(writing.call, *args, **kwargs, **dict(zip(writing.places, places, strict=True)))]
     if sum(place.nbytes for place in places) > SMALL_BYTES:
-        raise _NoPlaceError(function)
+        raise _NoPlaceError(f"{function} wants memory of its own")
 
     def copied() -> None:
         for place, value in zip(places, _tensors(function(*args, **kwargs)), strict=True):
@@ -260,13 +264,13 @@ def _size(value: Tensor) -> int:
 
 
 def _refuse(node: Node, values: dict[Node, Any]) -> None:
-    """Operations whose results have no form of their own, or that mean an address by a number."""
+    """Refuse operations whose results have no form of their own, or that mean an address by a number."""
     function: Any = node.target
     masked = function in (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default) and any(
         one.dtype in (torch.bool, torch.uint8) for one in _tensors(_arguments(node, values)[0][1])
     )
     if masked or function in _ADDRESSED or not has_fixed_form(function):
-        raise _NoPlaceError(function)
+        raise _NoPlaceError(f"nobody knows beforehand where the result of {function} lies")
 
 
 def _arguments(node: Node, values: dict[Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

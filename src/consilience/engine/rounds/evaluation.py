@@ -16,7 +16,7 @@ from consilience.problems.base import LOSS
 from consilience.types import Batch, Booleans, Floats, State
 
 Scores = Mapping[str, Floats]
-"""By name, the scores of some models."""
+"""The scores of some models, by the scores' names."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Scored:
     """The scores of many models, each of a (replica, client) pair."""
 
     prefix: str
-    """Stands before the names of scores; empty for the models that count."""
+    """What stands before the names of scores; empty for the models that count."""
     rows: list[tuple[int, int]]
     scores: Scores
     metric: Metric
@@ -35,13 +35,13 @@ class Scored:
     def of(
         cls, prefix: str, rows: list[tuple[int, int]], parts: Sequence[Scores], metric: Metric, *, many: bool
     ) -> Scored:
-        """The scores of some rows after the other."""
+        """The scores of all rows, from parts of them that were scored one after the other."""
         names = parts[0] if parts else ()
         scores = {name: np.concatenate([part[name] for part in parts]) for name in names}
         return cls(prefix, rows, scores, metric, many)
 
     def summary(self, replica: int) -> dict[str, float]:
-        """Means of a replica and, where there are many models, the spread of the metric."""
+        """The mean scores of a replica and, where it has many models, the spread of the metric."""
         own = np.array([index == replica for index, _ in self.rows], dtype=np.bool_)
         if not own.any():
             return {}
@@ -72,12 +72,12 @@ class Scored:
 
 
 def score_on_test(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:
-    """Every model (stacked on one axis) on the global test set."""
+    """The scores of every model (stacked on one axis) on the global test set."""
     return _score(world, models, jobs, "test")
 
 
 def score_on_own_data(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:
-    """Every model on the data of its client: what it held out where it did, else what it trained on."""
+    """The scores of every model on its client's data: those it held out if any, else those it trained on."""
     return _score(world, models, jobs, "own")
 
 
@@ -94,6 +94,6 @@ def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: R
 
 
 def _one_row(world: World) -> Batch:
-    """Some batch of one row, which shows the form of all."""
+    """A batch of one row, which shows the form of all."""
     first = torch.zeros(1, dtype=torch.int64, device=world.device)
     return world.pool.batch(first, torch.ones(1, dtype=world.pool.dtype, device=world.device), first[0])

@@ -1,4 +1,7 @@
-"""One exchange of messages: hubs broadcast, clients work, hubs combine what they heard."""
+"""One exchange of messages: hubs broadcast, clients work, hubs combine what they heard.
+
+A hub is a server, or a node of a graph. A replica is one of the federations that are simulated at once.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,22 @@ from consilience.types import Booleans, IntArray, State
 
 @dataclass(frozen=True)
 class Report:
-    """What an exchange left behind, beside the new hubs."""
+    """What an exchange left behind, the new hubs among it."""
 
     hub: State
     mailbox: Mailbox | None
-    """Of nodes that do not wake together."""
+    """What nodes that do not wake together hold."""
     heard: Heard | None
     """What the nodes of a graph heard."""
     outcome: Outcome | None
-    """None where no client was left to work."""
+    """What the clients did; None where no client was left to work."""
     jobs: Jobs
     traffic: tuple[Traffic, ...]
-    """By replica."""
+    """The bytes and messages, by replica."""
     failed: tuple[frozenset[int], ...]
-    """By replica, the clients whose upload was lost."""
+    """The clients whose upload was lost, by replica."""
     rejected: tuple[frozenset[int], ...]
-    """By replica, the clients whose upload was not finite or not well-formed."""
+    """The clients whose upload was not finite or not well-formed, by replica."""
 
     @property
     def has_models(self) -> bool:
@@ -57,16 +60,16 @@ class Cast:
 
     sampled: tuple[tuple[int, ...], ...]
     failed: tuple[frozenset[int], ...]
-    """Those of them whose upload is lost."""
+    """The sampled clients whose upload is lost."""
 
 
 def everyone(world: World) -> Cast:
-    """All clients that have data."""
+    """The cast of all clients that have data."""
     return Cast(tuple(tuple(r.available.tolist()) for r in world.replicas), _nobody(world))
 
 
 def cohort_of(world: World, round_number: int) -> Cast:
-    """The clients of a round, and who of them fails."""
+    """The cast of a round: its clients, and who of them fails."""
     sampled = [
         sample_clients(
             replica.seed,
@@ -88,7 +91,7 @@ def _columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
 
 
 def _rows(stacked: State, device: torch.device, *places: IntArray) -> State:
-    """Some rows of the leading axes, as many of these as there are columns of places."""
+    """Some rows of stacked tensors, by as many leading axes as there are columns of places."""
     chosen = tuple(torch.from_numpy(column).to(device) for column in places)
     return tree.map_leaves(lambda value: value[chosen], stacked)
 
@@ -107,7 +110,7 @@ class Exchange:
 
     world: World
     algorithm: Algorithm
-    """With holes where variants differ."""
+    """The algorithm, with holes (`sweeping.Hole`) where variants differ."""
     address: Address
 
     @property
@@ -125,7 +128,7 @@ class Exchange:
         return self.address.phase(sweeping.join(self.algorithm, swept["method"]))
 
     def run(self, cast: Cast, hub: State, store: Store, mailbox: Mailbox | None = None) -> Report:
-        """Carry it out.
+        """Carry out the exchange, and return what it left behind.
 
         Args:
             cast: Who takes part.
@@ -237,7 +240,7 @@ class Exchange:
         return tree.reshape_leading(sent, 1, *world.hub_shape)
 
     def _work(self, cohort: Cohort, given: State, store: Store, rows: IntArray) -> Outcome:
-        """Every job's work; memories (some rows of the store) are kept where the upload is sound.
+        """The outcome of every job's work; memories (rows of the store) are kept where the upload is sound.
 
         Args:
             cohort: The jobs.
@@ -268,10 +271,10 @@ class Exchange:
         return outcome
 
     def _combine_apart(self, hub: State, sent: Sent, heard: Sequence[Sequence[int]]) -> State:
-        """Hubs [hubs, ...] combine messages, each of its own senders.
+        """The hubs [hubs, ...] after they combined messages, each of its own senders.
 
         Args:
-            hub: Of all replicas, one after the other, as many of each.
+            hub: The hubs of all replicas, one after the other, as many of each.
             sent: All messages.
             heard: The rows of those that each hub hears.
         """
@@ -306,7 +309,7 @@ class Exchange:
         return {group: params for group, params in uploads.items() if group not in self.form.private}
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
-        """Every node combines what it heard."""
+        """The nodes' hubs after they combined what they heard."""
         world = self.world
         replicas, nodes = len(world.replicas), world.population
         given = {

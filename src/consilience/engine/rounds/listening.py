@@ -15,7 +15,7 @@ from consilience.graphs.base import metropolis
 from consilience.types import Booleans, Floats, State
 
 Jobs = tuple[tuple[int, int], ...]
-"""(replica, client) of every row of a cohort."""
+"""The (replica, client) pair of every row of a cohort."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Sent:
     failed: tuple[frozenset[int], ...]
 
     def rows_of(self, replica: int) -> list[int]:
+        """The rows of a replica's messages."""
         return [row for row, (index, _) in enumerate(self.jobs) if index == replica]
 
     def delivered(self, replica: int) -> list[int]:
@@ -39,6 +40,7 @@ class Sent:
         return [row for row in self.delivered(replica) if self.arrived[row]]
 
     def rejected(self, replica: int) -> frozenset[int]:
+        """The clients of a replica whose messages are not sound."""
         return frozenset(self.jobs[row][1] for row in self.rows_of(replica) if not self.arrived[row])
 
 
@@ -47,17 +49,17 @@ class Heard:
     """What the nodes of a graph hear in a round."""
 
     messages: State
-    """[replicas, nodes, ...] by sender."""
+    """[replicas, nodes, ...] the messages, by sender."""
     who: Booleans
-    """[replicas, receivers, senders]"""
+    """[replicas, receivers, senders] who heard whom."""
     samples: Floats
-    """The same: how many samples each sender has; 0 for one that was not heard."""
+    """[replicas, receivers, senders] how many samples each sender has; 0 for one that was not heard."""
     mixing: Floats
-    """The same: Metropolis-Hastings weights."""
+    """[replicas, receivers, senders] Metropolis-Hastings weights."""
     sent: list[int]
-    """By replica, messages that went over an edge."""
+    """How many messages went over an edge, by replica."""
     received: list[int]
-    """Those of them that arrived."""
+    """How many of these arrived, by replica."""
     mailbox: Mailbox | None
 
     @property
@@ -68,11 +70,11 @@ class Heard:
 
 
 def listen(world: World, round_number: int, sent: Sent, mailbox: Mailbox | None, *, flooded: bool) -> Heard:
-    """Who hears whom.
+    """What the nodes of a graph hear in a round.
 
     Args:
-        world: With a graph.
-        round_number: When.
+        world: A world with a graph.
+        round_number: The round, counted from 0.
         sent: What the nodes that take part sent.
         mailbox: What nodes that do not wake together hold.
         flooded: Whether messages are passed on until every node has heard every other.

@@ -16,7 +16,7 @@ class Mailbox:
     """The newest message of every node, and who holds it: for nodes that do not wake together."""
 
     messages: State
-    """[replicas, nodes, ...]"""
+    """[replicas, nodes, ...] the newest message of each node."""
     sent: IntArray
     """[replicas, nodes] the round of each node's newest message; -1 before its first."""
     held: IntArray
@@ -24,19 +24,19 @@ class Mailbox:
 
     @classmethod
     def empty(cls, uploads: State, replicas: int, nodes: int) -> Mailbox:
-        """Before the first message, for uploads like these."""
+        """The mailbox before the first message, for uploads like these."""
         blank = tree.map_leaves(lambda v: v.new_zeros((replicas, nodes, *v.shape[1:])), uploads)
         never = np.full((replicas, nodes, nodes), -1, dtype=np.int64)
         return cls(blank, never[:, 0].copy(), never)
 
     def post(self, uploads: State, places: IntArray, arrived: Booleans, round_number: int) -> Mailbox:
-        """With the messages of a round.
+        """The mailbox with the messages of a round in it.
 
         Args:
-            uploads: Stacked.
+            uploads: The messages, stacked.
             places: [messages, 2] the replica and the node of each.
             arrived: [replicas, receivers, senders] where they arrived.
-            round_number: When.
+            round_number: The round, counted from 0.
         """
         device = next(iter(tree.flatten(uploads).values())).device
         replicas, nodes = (torch.from_numpy(column.copy()).to(device) for column in places.T)
@@ -63,13 +63,13 @@ class Mailbox:
         return usable
 
     def snapshot(self) -> State:
-        """For a checkpoint."""
+        """The mailbox as a State, for a checkpoint."""
         clock = {"sent": torch.from_numpy(self.sent), "held": torch.from_numpy(self.held)}
         return {"mailbox_clock": clock, **{f"mailbox.{g}": params for g, params in self.messages.items()}}
 
     @classmethod
     def restore(cls, snapshot: State, device: torch.device) -> Mailbox | None:
-        """The inverse of `snapshot`; None where there was none."""
+        """The mailbox of a snapshot; None where there was none."""
         if "mailbox_clock" not in snapshot:
             return None
         clock = snapshot["mailbox_clock"]

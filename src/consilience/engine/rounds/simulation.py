@@ -30,7 +30,7 @@ MODELS_AT_A_TIME = 100
 """How many models are evaluated at once."""
 
 LINKS = "links."
-"""Before the names of what nodes remember of each other, in a snapshot."""
+"""What stands, in a snapshot, before the names of what nodes remember of each other."""
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,30 @@ class Record:
 
     replica: int
     round: int
-    """Counts from 1."""
+    """The round, counted from 1."""
     train_loss: float | None
     bytes_up: dict[str, int]
     bytes_down: dict[str, int]
     messages: int
-    """That clients sent; on a graph, one for every edge and direction."""
+    """How many messages clients sent; on a graph, one for every edge and direction."""
     samples: int
+    """How many samples optimiser steps were taken on."""
     seconds: float
     """Wall-clock time of the round, all replicas together."""
     dropped: tuple[str, ...]
+    """Which clients were missing, and why."""
     scores: dict[str, float] = field(default_factory=dict)
     """The problem's scores, e.g. test_accuracy and test_loss; of many models the spread of its metric."""
     nodes: dict[str, list[float]] = field(default_factory=dict)
-    """On a graph, lists over nodes: the metric, consensus and so on; NaN where there is nothing to say."""
+    """Lists over the nodes of a graph: the metric, consensus and so on; NaN where there is nothing to say."""
 
 
 class Simulation:
-    """An algorithm's state in a world.
+    """An algorithm's state in a world: its hubs, what clients remember, and the round.
 
     Args:
-        world: Where.
-        algorithm: With holes where variants differ; the world has the numbers for them.
+        world: The setting in which the algorithm runs.
+        algorithm: With holes (`sweeping.Hole`) where variants differ; the world has the numbers for them.
     """
 
     def __init__(self, world: World, algorithm: Algorithm) -> None:
@@ -107,7 +109,7 @@ class Simulation:
         return sweeping.join(self.algorithm, swept["method"])
 
     def step(self, *, evaluate: bool = True, trained: bool = True) -> list[Record]:
-        """One round; a record for every replica.
+        """Run one round, and return a record for every replica.
 
         Args:
             evaluate: Whether models are evaluated on the global test set.
@@ -182,7 +184,7 @@ class Simulation:
         return report
 
     def _welcome_back(self) -> None:
-        """Nodes that return start anew, where the network says so."""
+        """Let nodes that return start anew, where the network says so."""
         world = self.world
         if not (world.graph and world.network.fresh):
             return
@@ -203,7 +205,7 @@ class Simulation:
             self.links.forget((rows[:, None] * nodes + np.arange(nodes)).flatten())
 
     def evaluated(self) -> list[tuple[int, int]]:
-        """(replica, client) of every model that is evaluated: one a server, or one a client."""
+        """The (replica, client) pair of every model that is evaluated: one a server, or one a client."""
         if self.world.graph:
             return [
                 (r, node) for r in range(len(self.world.replicas)) for node in range(self.world.population)
@@ -229,7 +231,7 @@ class Simulation:
         return self.world.executor.map(model, (0, 0, 0), self.world.numbers_of(replicas), hubs, memory)
 
     def evaluate(self) -> list[dict[str, float]]:
-        """Scores on the global test set, by replica."""
+        """The scores on the global test set, by replica."""
         scored = self._score(None)
         return [_scores(scored, replica) for replica in range(len(self.world.replicas))]
 
@@ -257,12 +259,12 @@ class Simulation:
     def _on_test(
         self, prefix: str, rows: list[tuple[int, int]], models: Callable[[slice], State], *, many: bool
     ) -> Scored:
-        """Models on the global test set, some at a time."""
+        """The scores of models on the global test set, computed some at a time."""
         found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
         return Scored.of(prefix, rows, found, self._metric, many=many)
 
     def _nodes(self, scored: list[Scored], report: Report | None) -> list[dict[str, list[float]]]:
-        """By replica, what there is to say about every node of a graph."""
+        """What there is to say about every node of a graph, by replica."""
         if not self.world.graph:
             return [{} for _ in self.world.replicas]
         nodes = self.world.population
@@ -274,7 +276,7 @@ class Simulation:
         ]
 
     def _everyone(self) -> list[tuple[int, int]]:
-        """(replica, client) of all clients that have data."""
+        """The (replica, client) pairs of all clients that have data."""
         return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
 
     def clients(self) -> list[dict[str, float | int]]:
@@ -331,7 +333,7 @@ def _scores(scored: list[Scored], replica: int) -> dict[str, float]:
 
 
 def _chunks(count: int) -> list[slice]:
-    """Some models at a time."""
+    """The slices of a list of models that are evaluated at a time."""
     return [slice(start, start + MODELS_AT_A_TIME) for start in range(0, count, MODELS_AT_A_TIME)]
 
 
@@ -355,7 +357,7 @@ def _train_loss(reports: list[Report], replica: int) -> float | None:
 
 
 def _samples(reports: list[Report], replica: int) -> int:
-    """Samples that optimiser steps were taken on."""
+    """How many samples optimiser steps were taken on."""
     tallies = (
         report.outcome.tally["rows"][_jobs_of(report, replica)].double().sum()
         for report in reports

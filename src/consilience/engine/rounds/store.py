@@ -18,7 +18,7 @@ from consilience import tree
 from consilience.types import Booleans, IntArray, State
 
 Initial = Callable[[IntArray], State]
-"""Initial memories for some rows, stacked."""
+"""A function that gives the initial memories of some rows, stacked."""
 
 
 DEVICE_SHARE = 64
@@ -57,7 +57,7 @@ class Held(Column):
 class Filed(Column):
     """Rows in a temporary file.
 
-    Read and written row by row: a mapped file costs a page fault each 4 KiB, ten times as long.
+    They are read and written row by row: a mapped file costs a page fault each 4 KiB, ten times as long.
     """
 
     def __init__(self, rows: int, like: Tensor) -> None:
@@ -139,12 +139,12 @@ class Store:
         self._seen[wanted] = True
 
     def forget(self, rows: IntArray) -> None:
-        """Some clients start anew."""
+        """Let some clients start anew."""
         if self._seen is not None:
             self._seen[rows] = False
 
     def _column(self, like: Tensor, size: int) -> Column:
-        """Where a tensor of memories is kept that take so many bytes in all."""
+        """The place of one tensor of memories that take so many bytes in all."""
         on_device = self._device.type == "cuda" and size <= _device_memory(self._device) // DEVICE_SHARE
         if not on_device and size > HOST_BYTES and like[0].numel():
             return Filed(self._rows, like)
@@ -168,7 +168,7 @@ class Store:
         }
 
     def restore(self, snapshot: State) -> None:
-        """The inverse of `snapshot`."""
+        """Continue from a snapshot: what was there before is forgotten."""
         self._seen = None
         memories = {g.removeprefix("memory."): p for g, p in snapshot.items() if g.startswith("memory.")}
         self.save(snapshot["rows"]["number"].cpu().numpy(), memories)

@@ -13,7 +13,7 @@ class Solver(ABC):
 
     name: ClassVar[str]
     stackable: ClassVar[bool] = False
-    """Whether `update_in_place` treats every coordinate alike, so that many clients' can be stacked."""
+    """Whether `update_in_place` treats coordinates alike, so that those of many clients can be stacked."""
     lr: Number
 
     @abstractmethod
@@ -22,10 +22,10 @@ class Solver(ABC):
 
     @abstractmethod
     def update(self, params: Params, grads: Params, state: State) -> tuple[Params, State]:
-        """One step: new parameters, new state."""
+        """The parameters and the state after one step."""
 
     def update_in_place(self, params: Params, grads: Params, state: State) -> None:
-        """The same step written over the old numbers; `grads` may be used up."""
+        """Write the numbers of `update` over the old ones; `grads` may be used up."""
         moved, after = self.update(params, grads, state)
         for name, value in moved.items():
             params[name].copy_(value)

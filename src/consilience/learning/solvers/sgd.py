@@ -48,7 +48,7 @@ class SGD(Solver):
         return _descend(self.lr, direction, params), {"velocity": velocity}
 
     def update_in_place(self, params: Params, grads: Params, state: State) -> None:
-        """In one pass over memory, by the kernel behind torch.optim.SGD(fused=True)."""
+        """Write the step in one pass over memory, by the kernel behind torch.optim.SGD(fused=True)."""
         if any(isinstance(number, Tensor) for number in (self.lr, self.momentum, self.weight_decay)):
             super().update_in_place(params, grads, state)
             return

@@ -1,0 +1,59 @@
+"""What a person is told about scores: while a run goes on, and at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from consilience.cli.display import PlainDisplay, show_result
+from consilience.config.config import read_config
+from consilience.data.dataset import Dataset
+from consilience.experiment import Result, plan
+from consilience.problems import Regression
+from consilience.report.summary import summarise
+
+TOKENS = torch.arange(45).view(9, 5) % 4
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "targets", "scores", "text"),
+    [
+        ("mlp", torch.zeros(9, 5), torch.arange(9) % 3, {"test_accuracy": 0.81234}, "accuracy 81.23 %"),
+        ("mlp", torch.zeros(9, 5), torch.arange(9.0), {"test_r2": -0.81234}, "r2 -0.8123"),
+        ("window-lm", TOKENS, TOKENS, {"test_perplexity": 12.3}, "perplexity 12.30"),
+    ],
+    ids=["accuracy", "r2", "perplexity"],
+)
+def test_progress_is_told_by_the_metric(
+    model: str,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    scores: dict[str, float],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+):
+    data = Dataset.from_arrays("own", inputs, targets, inputs, targets)
+    (arm,) = plan(read_config({"data": data, "model": model, "partition": "iid", "clients": 3, "rounds": 2}))
+    display = PlainDisplay()
+    display.start([arm])
+    line = {"seed": 0, "bytes_up": 1, "bytes_down": 1, "train_loss": None, "seconds": 1.0, "samples": 5}
+    for number, found in enumerate(({}, scores), start=1):
+        display.round(arm, [{**line, "round": number, "dropped": [], **found}])
+    without, told = capsys.readouterr().out.splitlines()
+    assert "round 1/2  5 samples/s" in without
+    assert f"round 2/2  {text}  5 samples/s" in told
+
+
+def test_the_end_is_told_by_the_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    record: dict[str, Any] = {"setting": "star", "method": "fedavg", "seed": 0, "round": 1}
+    records = [{**record, "test_r2": -0.25, "bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "samples": 5}]
+    metric, targets = Regression.metric, (0.5,)
+    (tmp_path / "r2.png").touch()
+    (tmp_path / "accuracy.png").touch()  # which is not of this run
+    show_result(Result(records, [], summarise(records, targets, metric), {}, metric, targets, "", tmp_path))
+    said = capsys.readouterr().out
+    assert all(word in said for word in (" r2 ", "to 0.5", "-0.2500", f"plot: {tmp_path / 'r2.png'}\n"))
+    assert "accuracy" not in said
