@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
 
 Weighting = Literal["samples", "uniform"]
+"""How messages weigh in a mean: by their senders' numbers of samples, or alike."""
 Mixing = Literal["samples", "uniform", "metropolis"]
-"""How a node of a graph weighs its neighbourhood."""
+"""How a node of a graph weighs its neighbourhood: as above, or by Metropolis-Hastings weights."""
 
 
 @final
