@@ -222,11 +222,6 @@ class Exchange:
         """The exchange of some replica; what is the same in all can be asked of it."""
         return self.phase(tree.index(self.world.numbers, 0))
 
-    def _populations(self) -> Tensor:
-        """[replicas] how many clients have data."""
-        counts = [float(len(replica.available)) for replica in self.world.replicas]
-        return torch.tensor(counts, dtype=self.world.pool.dtype, device=self.world.device)
-
     def _broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""
         world = self.world
@@ -318,7 +313,7 @@ class Exchange:
         given = {
             "share": {
                 "weights": torch.from_numpy(weights).to(world.device),
-                "population": self._populations()[replicas],
+                "population": _populations(world)[replicas],
             }
         }
         new = world.executor.map(combine, (0, 0, 0, 0), world.numbers_of(replicas), hub, messages, given)
@@ -326,30 +321,44 @@ class Exchange:
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
         """Every node combines what it heard."""
-        world = self.world
-        replicas, nodes = len(world.replicas), world.population
-        weights, peers = heard.weights, heard.peers
-        given = {
-            "share": {
-                "weights": torch.from_numpy(weights).to(world.device),
-                "peers": torch.from_numpy(peers).to(world.device),
-                "mixing": torch.from_numpy(heard.mixing).to(world.device),
-                "population": self._populations()[:, None].expand(replicas, nodes),
-            }
+
+        def combine(swept: State, old: State, inbox: Inbox) -> State:
+            return self.phase(swept).combine(old, inbox)
+
+        new = at_nodes(self.world, combine, hub, heard)
+        return _keep_where_nothing_was_heard(hub, new, heard.weights.sum(-1) > 0, self.world.device)
+
+
+def at_nodes(
+    world: World, function: Callable[[State, State, Inbox], State], hub: State, heard: Heard
+) -> State:
+    """[replicas, nodes, ...] a function of the swept numbers, a node's state and its inbox, at every node."""
+    given = {
+        "share": {
+            "weights": torch.from_numpy(heard.weights).to(world.device),
+            "peers": torch.from_numpy(heard.peers).to(world.device),
+            "mixing": torch.from_numpy(heard.mixing).to(world.device),
+            "population": _populations(world)[:, None].expand(world.hub_shape),
         }
+    }
 
-        def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
-            def of_node(old: State, own: State, row: State) -> State:
-                share = row["share"]
-                inbox = Inbox(
-                    uploads, share["weights"], share["peers"], own, share["population"], share["mixing"]
-                )
-                return self.phase(swept).combine(old, inbox)
+    def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
+        def of_node(old: State, own: State, row: State) -> State:
+            share = row["share"]
+            inbox = Inbox(
+                uploads, share["weights"], share["peers"], own, share["population"], share["mixing"]
+            )
+            return function(swept, old, inbox)
 
-            return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
+        return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
 
-        new = world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given)
-        return _keep_where_nothing_was_heard(hub, new, weights.sum(-1) > 0, world.device)
+    return world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given)
+
+
+def _populations(world: World) -> Tensor:
+    """[replicas] how many clients have data."""
+    counts = [float(len(replica.available)) for replica in world.replicas]
+    return torch.tensor(counts, dtype=world.pool.dtype, device=world.device)
 
 
 def _keep_where_nothing_was_heard(old: State, new: State, heard: Booleans, device: torch.device) -> State:
