@@ -45,6 +45,14 @@ class Rule(ABC):
     def merge(self, old: Params, inbox: Inbox) -> Params:
         """The merged parameters; `old` are the hub's own before this exchange."""
 
+    def contributors(self, inbox: Inbox) -> Tensor | None:
+        """0-d, how many messages a merged parameter is made of, the mean over all of them.
+
+        With w_k the weights of the messages in one parameter it is `(sum_k w_k)^2 / sum_k w_k^2`. None where
+        the rule does not give every message a weight, as a median, or where the weights are not known.
+        """
+        return None
+
     def refuse_objective(self, objective: Objective) -> str | None:
         """Why this rule makes no sense with an objective, or None."""
         return None

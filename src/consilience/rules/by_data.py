@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 from torch import Tensor
 
+from consilience import aggregate
 from consilience.rules.base import Rule
 from consilience.types import Params
 
@@ -37,6 +38,9 @@ class ByData(Rule):
         if self.weighting == "metropolis" and not conditions.graph:
             return "metropolis weights follow from the degrees of a graph: set topology"
         return None
+
+    def contributors(self, inbox: Inbox) -> Tensor:
+        return aggregate.effective_number(self.shares(inbox))
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
         return inbox.mean("params", self.shares(inbox))

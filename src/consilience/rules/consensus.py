@@ -57,6 +57,10 @@ class Consensus(Rule):
         own = (inbox.weights > 0) & (inbox.peers == 0)
         return others + (1 - others.sum()) * own
 
+    def contributors(self, inbox: Inbox) -> Tensor:
+        shares = self.shares(inbox)
+        return aggregate.effective_number(torch.cat((shares, 1 - shares.sum()[None])))
+
     def merge(self, old: Params, inbox: Inbox) -> Params:
         shares = self.shares(inbox)
         # A node that had nothing to say (without data, or rejected) moves from the model that it holds.

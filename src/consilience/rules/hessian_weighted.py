@@ -133,6 +133,25 @@ class HessianWeighted(Rule):
         merged = inbox.mean("params", shares)
         return merged | {name: self._weigh(name, inbox, importance, shares) for name in importance}
 
+    def contributors(self, inbox: Inbox) -> Tensor | None:
+        if self.form != "normalised" or self.guard is not None:
+            return None
+        shares, importance = self.shares(inbox), inbox["importance"]
+        heard, by_share = (shares > 0).double(), aggregate.effective_number(shares)
+        total, count = torch.zeros_like(by_share), 0
+        for name, value in inbox["params"].items():
+            size = value[0].numel()
+            count += size
+            if name not in importance:
+                total = total + size * by_share
+                continue
+            evidence = importance[name].double()
+            # Sums by products, so that many receivers of the same messages cost no more memory than one.
+            sums, squares = (aggregate.weighted_sum(one, heard) for one in (evidence, evidence.square()))
+            number = sums.square() / torch.where(squares > 0, squares, 1.0)
+            total = total + torch.where(squares > 0, number, by_share).sum()
+        return total / count
+
     def _weigh(self, name: str, inbox: Inbox, importance: Params, shares: Tensor) -> Tensor:
         """The merged value of one parameter."""
         value, guard = inbox["params"][name], self.guard
