@@ -38,9 +38,8 @@ def heard(importance: torch.Tensor, who: list[list[int]], sizes: list[float]) ->
     messages = {"params": {"a": torch.zeros(1, nodes, 1), "b": torch.zeros(1, nodes, 1)}}
     messages["importance"] = {"a": importance.reshape(1, nodes, 1)}
     mask = np.array([who], dtype=np.bool_)
-    weights = mask * np.array(sizes)
-    weights = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
-    return Heard(messages, mask, weights, weights, weights, [0], [0], None)
+    samples = mask * np.array(sizes)
+    return Heard(messages, mask, samples, np.zeros_like(samples), [0], [0], None)
 
 
 def test_distances_from_the_mean_model():

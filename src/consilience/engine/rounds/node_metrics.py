@@ -27,7 +27,7 @@ AlgorithmOf = Callable[[State], Algorithm]
 def node_metrics(
     world: World, algorithm: AlgorithmOf, params: Params, report: Report | None
 ) -> list[dict[str, list[float]]]:
-    """By replica, lists over nodes, whose parameters are [replicas, nodes, ...].
+    """Lists over nodes, by replica, from the nodes' parameters [replicas, nodes, ...].
 
     consensus: the distance of a node's model from the mean of all.
     curvature: the norm of the curvature that a node sent; NaN for one that sent none.
