@@ -29,7 +29,7 @@ class Result:
     targets: tuple[float, ...]
     """The values of it that were looked for."""
     digest: str
-    """A digest of all metrics but times and of final weights: the same run on the same machine has it again."""
+    """A digest of all metrics but times and of final weights, the same for the same run on a machine."""
     path: Path | None
     """Where the files of the run are; None where none were written."""
     note: str = ""
