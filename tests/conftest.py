@@ -77,8 +77,8 @@ class Federation:
         counts = {
             "samples": self.cohort.column(self.cohort.samples(), dtype),
             "steps": self.cohort.column(self.cohort.steps(), dtype),
-            "key": self.cohort.keys(),
-            "common_key": self.cohort.common_keys(),
+            "key": self.cohort.keys()[0],
+            "common_key": self.cohort.keys()[1],
         }
         sent = tree.map_leaves(lambda value: value.expand(jobs, *value.shape).contiguous(), self.start)
 

@@ -13,7 +13,7 @@ from consilience.client import Fold, Rows, ScoreStep
 from consilience.engine.world import World
 from consilience.problems import Metric
 from consilience.problems.base import LOSS
-from consilience.types import Batch, Booleans, Floats, State
+from consilience.types import Booleans, Floats, State
 
 Scores = Mapping[str, Floats]
 """The scores of some models, by the scores' names."""
@@ -82,7 +82,7 @@ def score_on_own_data(world: World, models: State, jobs: Sequence[tuple[int, int
 
 
 def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: Rows) -> Scores:
-    blank = {"sum": world.task.blank_tally(_one_row(world))}
+    blank = {"sum": world.blank_tally}
     start = tree.map_leaves(lambda value: value.expand(len(jobs), *value.shape).contiguous(), blank)
 
     def work(fold: Fold, states: Sequence[State]) -> tuple[State, State]:

@@ -23,7 +23,7 @@ from consilience.engine.rounds.store import Store
 from consilience.engine.world import World
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import Cohort, failed_clients, sample_clients
-from consilience.exchange.device import client_of, facts_of
+from consilience.exchange.device import FACTS, client_of, facts_of
 from consilience.exchange.inbox import inbox_of
 from consilience.exchange.traffic import Traffic, row_bytes, times
 from consilience.types import Booleans, IntArray, State
@@ -256,7 +256,7 @@ class Exchange:
             return phase.local(client, message, memory)
 
         facts = facts_of(cohort, world.pool.dtype)
-        one_seed, common_key = len({job.seed for job in cohort.jobs}) == 1, cohort.common_keys()[0]
+        one_seed, common_key = len({job.seed for job in cohort.jobs}) == 1, facts[FACTS]["common_key"][0]
         states = [world.numbers_of(replicas), facts, given, store.load(rows)]
         outcome = world.executor.clients(
             cohort, partial(work, self.algorithm), states, partial(work, self.algorithm.quick())
