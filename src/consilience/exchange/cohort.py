@@ -108,7 +108,7 @@ class Cohort:
         return [self.work.done(job.seed, self.round, job.client) for job in self.jobs]
 
     def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sources of randomness in this round, [jobs] int64: every job's own, and what a seed's jobs share."""
+        """Sources of randomness in this round, [jobs] int64: a job's own, and what a seed's jobs share."""
         own = [
             (job.seed, Purpose.MESSAGE, self.round, job.client, *(() if job.host is None else (job.host,)))
             for job in self.jobs
