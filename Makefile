@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work.
+# Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work. The package sees to
+# it itself, but pytest loads torch before it.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: setup demo test test-everywhere lint docs listings bench clean

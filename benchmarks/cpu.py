@@ -56,7 +56,7 @@ SEED = 0
 
 
 def task_of(setting: Setting, rounds: int) -> Task:
-    """Draw everything that a setting leaves open, with Consilience's own partitioners."""
+    """The task of a setting: what that leaves open is drawn by Consilience's own partitioners and graphs."""
     import torch
     from training import build
 
@@ -92,7 +92,7 @@ def task_of(setting: Setting, rounds: int) -> Task:
 
 
 def rows_of(runs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The table: medians by setting and contestant, or why there are none."""
+    """The rows of the table: medians by setting and contestant, or why there are none."""
     for setting in dict.fromkeys(one["setting"] for one in runs):
         by_name: dict[str, list[dict[str, Any]]] = {}
         for one in runs:

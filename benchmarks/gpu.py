@@ -82,7 +82,14 @@ PFL: dict[str, Any] = {
 def ours(
     method: str, settings: dict[str, Any], *, precision: str = "tf32", rounds: int = 3
 ) -> dict[str, Any]:
-    """Samples per second of whole rounds."""
+    """The speed of whole rounds in samples per second, with the seconds and the memory that they took.
+
+    Args:
+        method: The name of the method.
+        settings: Keys of a configuration.
+        precision: How products take their inputs.
+        rounds: How many rounds are timed, after one that warms up.
+    """
     common = {"precision": precision, "device": "cuda", "compile": "always", "rounds": rounds + 1}
     config = read_config({**common, **settings, "method": method}, "benchmark")
     with repeatable(DEVICE, config.precision):
@@ -115,7 +122,14 @@ def _timed(simulation: Simulation, *, trained: bool) -> tuple[float, int]:
 def loop(
     settings: dict[str, Any], steps: int = 300, *, precision: str = "tf32", channels_last: bool = False
 ) -> dict[str, Any]:
-    """Samples per second of one client after the other, as one would write it by hand: no evaluation."""
+    """The speed of one client after the other, as one would write it by hand, without evaluation.
+
+    Args:
+        settings: Keys of a configuration.
+        steps: How many steps are timed, after 20 that warm up.
+        precision: How products take their inputs.
+        channels_last: Whether images and convolutions have their channels last in memory.
+    """
     config = read_config({**settings, "method": "fedavg", "rounds": 1}, "benchmark")
     dataset = load(config.data.name)
     inputs, targets = dataset.inputs.to(DEVICE), dataset.targets.to(DEVICE)
@@ -147,7 +161,7 @@ def loop(
 
 
 def mlp() -> dict[str, Any]:
-    """FedAvg on two-class shards, the loop, Dirichlet 0.1, and the methods beside FedAvg."""
+    """Dense models: FedAvg on two-class shards, the loop, Dirichlet 0.1, and the methods beside FedAvg."""
     dirichlet = {**MLP, "partition": {"name": "dirichlet_class", "alpha": 0.1}}
     return {
         "loop": loop(MLP),
@@ -236,7 +250,7 @@ ROWS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def environment(commit: str | None) -> dict[str, Any]:
-    """What the figures belong to."""
+    """The machine, the versions and the commit that the figures belong to."""
     if commit is None:
         git = ["git", "-C", str(Path(__file__).parent)]
         answer = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
@@ -253,7 +267,7 @@ def environment(commit: str | None) -> dict[str, Any]:
 
 
 def _copy_rate() -> float:
-    """Bytes read and written by a large copy, a second."""
+    """How many GB a large copy reads and writes in a second."""
     source = torch.empty(2**28, device=DEVICE)
     target = torch.empty_like(source)
     for repeats in (3, 20):
@@ -271,7 +285,13 @@ def main() -> None:
 
 
 def measure(rows: dict[str, Callable[[], dict[str, Any]]], file: str, description: str | None) -> None:
-    """The command line of a benchmark: some or all of its rows, written to a file as they come."""
+    """Run the command line of a benchmark: some or all of its rows, written to a file as they come.
+
+    Args:
+        rows: The rows, by name; each gives its results.
+        file: The name of the file under `results`.
+        description: What the benchmark is, for its help.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(rows)}; by default all")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / file)

@@ -35,7 +35,7 @@ def images(rows: int) -> Dataset:
 
 
 def point(method: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """One measurement, with memory."""
+    """The cost of one setting: time a sample and a round, and memory on the device and on the host."""
     torch.cuda.empty_cache()
     found = ours(method, {**settings, "compile": "never"})  # compiling so many shapes would take longer
     data = settings["data"]
@@ -49,7 +49,7 @@ def point(method: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def clients() -> dict[str, Any]:
-    """Populations of 50 to 10,000, of which 50 train in a round; SCAFFOLD's clients keep memories."""
+    """Populations of 10 to 10,000, of which at most 50 train in a round; SCAFFOLD's clients keep memories."""
     found: dict[str, Any] = {}
     for count in (10, 50, 100, 1000, 10_000):
         settings = {**MLP, **PLAIN, "data": images(count * ROWS_EACH), "partition": "iid", "seeds": [0]}
@@ -102,7 +102,7 @@ def seeds() -> dict[str, Any]:
 
 
 def plot() -> None:
-    """Four panels, from the results that are there."""
+    """Draw four panels from the results that are there."""
     import matplotlib.pyplot as plt
 
     found = json.loads(RESULTS.read_text())

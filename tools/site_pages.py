@@ -56,7 +56,7 @@ def _mended(match: re.Match[str], page: str) -> str:
 
 
 def _pages() -> dict[str, list[Path]]:
-    """By page, its modules: a package with all its modules, or a module of the root."""
+    """The modules of each page: a package with all its modules, or a module of the root."""
     packages = {_name(file): sorted(file.parent.glob("*.py")) for file in PACKAGE.glob("*/**/__init__.py")}
     modules = {_name(file): [file] for file in PACKAGE.glob("*.py") if not file.stem.startswith("_")}
     return dict(sorted((packages | modules).items()))

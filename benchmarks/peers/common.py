@@ -25,7 +25,7 @@ STARTED = "BENCHMARK_STARTED"
 
 @dataclass(frozen=True)
 class Setting:
-    """One federation. Everybody trains one epoch a round and averages weighted by data size."""
+    """A federation in which everybody trains one epoch a round; averages are weighted by data size."""
 
     name: str
     model: Literal["mlp", "cnn"]
@@ -56,14 +56,14 @@ class Task:
     setting: Setting
     rounds: int
     images: np.ndarray
-    """[rows, 1, 28, 28] uint8."""
+    """[rows, 1, 28, 28] uint8, the training images."""
     labels: np.ndarray
     test_images: np.ndarray
     test_labels: np.ndarray
     shards: tuple[np.ndarray, ...]
     """The rows of each client."""
     cohorts: np.ndarray
-    """[rounds, participants] clients."""
+    """[rounds, participants] the clients that train in each round."""
     weights: tuple[np.ndarray, ...]
     """The initial parameters, in the model's order."""
     adjacency: np.ndarray
@@ -74,11 +74,11 @@ class Task:
         return sum(len(self.shards[client]) for client in self.cohorts[number])
 
     def seed(self, number: int, client: int) -> int:
-        """For the order in which a client sees its data in a round."""
+        """The seed for the order in which a client sees its data in a round."""
         return number * self.setting.clients + int(client)
 
     def mixing(self) -> np.ndarray:
-        """[nodes, nodes] float32 weights with which nodes average themselves and their neighbours."""
+        """[nodes, nodes] float32, the weights with which nodes average themselves and their neighbours."""
         sizes = np.array([len(shard) for shard in self.shards], dtype=np.float64)
         heard = (self.adjacency | np.eye(len(sizes), dtype=bool)) * sizes
         return (heard / heard.sum(1, keepdims=True)).astype(np.float32)
@@ -94,7 +94,13 @@ def save(task: Task, directory: Path) -> None:
 
 
 def load(directory: Path, name: str, rounds: int | None = None) -> Task:
-    """Read the files of a task."""
+    """The task whose files are in a directory.
+
+    Args:
+        directory: The folder that `save` wrote.
+        name: The name of the setting.
+        rounds: How many rounds are timed; by default the setting's own number.
+    """
 
     def one(file: str) -> np.ndarray:
         return np.load(directory / f"{file}.npy")
@@ -119,7 +125,7 @@ def load(directory: Path, name: str, rounds: int | None = None) -> Task:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments that every contestant takes."""
+    """The parser of the arguments that every contestant takes."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--setting", choices=SETTINGS, required=True)
     arguments.add_argument("--files", type=Path, required=True)
@@ -129,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def since_start() -> float:
-    """Seconds since the driver started this contestant."""
+    """The seconds since the driver started this contestant."""
     return time.time() - float(os.environ[STARTED])
 
 
@@ -142,8 +148,8 @@ def report(
         out: The file.
         task: What was done.
         startup: `since_start()` when the first timed round began.
-        seconds: Of each timed round.
-        accuracy: Of the final model on the test set; on a graph the mean over nodes.
+        seconds: The seconds of each timed round.
+        accuracy: The accuracy of the final model on the test set; on a graph the mean over nodes.
         packages: The distributions whose versions matter.
     """
     samples = [task.samples(number) for number in range(task.rounds)]

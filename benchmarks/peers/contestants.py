@@ -21,13 +21,15 @@ class Contestant:
 
     script: str
     packages: tuple[str, ...] = ()
-    """Installed after torch; none: this interpreter's own environment is used."""
+    """What is installed after torch; empty: this interpreter's own environment is used."""
     bare: tuple[str, ...] = ()
-    """Installed without their dependencies."""
+    """What is installed without its dependencies."""
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     graphs: bool = False
+    """Whether it can run without a server."""
     peer: bool = True
+    """Whether it is a library that we are compared with."""
     default: bool = True
     """Whether it runs without being asked for."""
 

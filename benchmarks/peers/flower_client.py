@@ -28,14 +28,14 @@ def workshop(files: str, setting: str) -> tuple[Task, Tensor, Tensor, nn.Module]
 
 @app.query()
 def who(message: Message, context: Context) -> Message:
-    """Which client of the partition a node is."""
+    """Answer which client of the partition a node is."""
     client = MetricRecord({"client": int(context.node_config["partition-id"])})
     return Message(RecordDict({"who": client}), reply_to=message)
 
 
 @app.train()
 def train_client(message: Message, context: Context) -> Message:
-    """One epoch on the client's data."""
+    """Train one epoch on the client's data, and answer with the model."""
     config = message.content["config"]
     task, inputs, labels, model = workshop(str(config["files"]), str(config["setting"]))
     client = int(context.node_config["partition-id"])

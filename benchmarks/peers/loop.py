@@ -31,9 +31,9 @@ class Memory:
     inputs: Tensor
     labels: Tensor
     start: Tensor
-    """[nodes or 1, parameters] models that clients start from."""
+    """[nodes or 1, parameters] the models that clients start from."""
     trained: Tensor
-    """[participants, parameters] models that clients ended with."""
+    """[participants, parameters] the models that clients ended with."""
     shards: tuple[Tensor, ...]
 
 
@@ -75,7 +75,7 @@ def largest_first(task: Task, number: int) -> list[int]:
 
 
 def average(task: Task, memory: Memory, mixing: Tensor, number: int) -> None:
-    """What a server does, or every node of a graph."""
+    """Average the trained models as a server does, or as every node of a graph does."""
     if task.setting.graph:
         torch.mm(mixing, memory.trained, out=memory.start)
         return

@@ -25,7 +25,7 @@ THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_")
 
 
 class Memory:
-    """Watches the processes of one contestant."""
+    """Watches the memory of one contestant's processes, and ends those that outlive it."""
 
     def __init__(self, root: int, token: str) -> None:
         self.peak_bytes = 0
@@ -35,7 +35,7 @@ class Memory:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def processes(self) -> set[int]:
-        """Those that descend from the contestant or have inherited its token."""
+        """The processes that descend from the contestant or have inherited its token."""
         alive = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
         for pid in sorted(alive - self._known):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -60,7 +60,7 @@ class Memory:
         self._stop_leftovers()
 
     def _stop_leftovers(self) -> None:
-        """Servers of a contestant that outlive it would disturb the next one."""
+        """End servers that outlive their contestant, because they would disturb the next one."""
         for order in (signal.SIGTERM, signal.SIGKILL):
             patience = time.monotonic() + 5
             while (left := {pid for pid in self.processes() if _runs(pid)}) and time.monotonic() < patience:
@@ -71,6 +71,7 @@ class Memory:
 
 
 def _pss(pid: int) -> int:
+    """The proportional set size of a process in bytes: shared pages count in parts."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -88,7 +89,16 @@ def _runs(pid: int) -> bool:
 def run(
     name: str, python: Path, setting: str, files: Path, rounds: int | None, timeout: float
 ) -> dict[str, Any]:
-    """One run of one contestant: its result and its memory, or why there is none."""
+    """The result and the memory of one run of one contestant, or why there are none.
+
+    Args:
+        name: The contestant.
+        python: The Python that runs it.
+        setting: The name of the setting.
+        files: The folder with the setting's files.
+        rounds: How many rounds are timed; None: the setting's own number.
+        timeout: The seconds that the run may take.
+    """
     contestant = CONTESTANTS[name]
     with tempfile.TemporaryDirectory() as folder:
         out, log, token = Path(folder) / "result.json", Path(folder) / "log", uuid.uuid4().hex

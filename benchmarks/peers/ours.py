@@ -47,7 +47,7 @@ class Given(Topology):
 
 
 def simulation_of(task: Task) -> Simulation:
-    """The setting as Consilience's, before its first round."""
+    """The setting as a simulation of Consilience's, before its first round."""
     setting = task.setting
     dataset = cs.Dataset.from_arrays(
         "mnist", task.images, task.labels, task.test_images, task.test_labels, classes=10

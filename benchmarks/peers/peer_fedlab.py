@@ -68,7 +68,7 @@ class WithLoader(FedAvgSerialClientTrainer):
 
 
 class InMemory(WithLoader):
-    """The same without DataLoader."""
+    """FedLab's trainer with the loop of training.py, without DataLoader."""
 
     def __init__(self, task: Task, model: torch.nn.Module) -> None:
         super().__init__(task, model)
@@ -92,7 +92,7 @@ class GivenCohorts(FedAvgServerHandler):
 
 
 class Timed(StandalonePipeline):
-    """Notes when rounds end."""
+    """A pipeline that notes when rounds end."""
 
     def evaluate(self) -> None:
         self.times.append(time.perf_counter())

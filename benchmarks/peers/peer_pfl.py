@@ -28,7 +28,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "
 
 
 def launch() -> None:
-    """Become two processes."""
+    """Replace this process by torchrun, which starts two."""
     os.execv(sys.executable, [sys.executable, *TORCHRUN, str(Path(__file__).resolve()), *sys.argv[1:]])
 
 

@@ -51,12 +51,12 @@ def set_weights(model: nn.Module, weights: Iterable[np.ndarray | Tensor]) -> Non
 
 
 def inputs_of(images: np.ndarray) -> Tensor:
-    """Images as float32 in [-1, 1]."""
+    """The images as float32 in [-1, 1]."""
     return torch.from_numpy(images).float().div_(127.5).sub_(1)
 
 
 def flat(weights: Iterable[np.ndarray | Tensor]) -> Tensor:
-    """Parameters as one vector."""
+    """The parameters as one vector."""
     return torch.cat([torch.as_tensor(value).detach().reshape(-1) for value in weights])
 
 
@@ -70,7 +70,16 @@ def set_flat(model: nn.Module, vector: Tensor) -> None:
 def train(
     model: nn.Module, inputs: Tensor, labels: Tensor, rows: Tensor, setting: Setting, seed: int
 ) -> None:
-    """One epoch of a client on its rows of the data, in place; momentum starts anew."""
+    """Train one epoch of a client, in place; momentum starts anew.
+
+    Args:
+        model: The model that is trained.
+        inputs: The inputs of all clients.
+        labels: Their classes.
+        rows: The rows of the client.
+        setting: The batch size and the numbers of SGD.
+        seed: The seed of the order of the rows.
+    """
     solver = torch.optim.SGD(
         model.parameters(),
         lr=setting.lr,
@@ -90,7 +99,7 @@ def train(
 
 @torch.no_grad()
 def accuracy(model: nn.Module, task: Task) -> float:
-    """On the whole test set."""
+    """The share of the whole test set that a model classifies correctly."""
     pairs = zip(
         inputs_of(task.test_images).split(1000), torch.from_numpy(task.test_labels).split(1000), strict=True
     )

@@ -22,6 +22,14 @@ def weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
     return (weights.double() @ flat).reshape(stacked.shape[1:])
 
 
+def effective_number(weights: Tensor) -> Tensor:
+    """0-d, `(sum w)^2 / sum w^2`: how many equal weights are as uneven as these; 1 where all are 0."""
+    squares = weights.double().square().sum()
+    return torch.where(
+        squares > 0, weights.double().sum().square() / torch.where(squares > 0, squares, 1.0), 1.0
+    )
+
+
 def mean(stacked: Params, weights: Tensor) -> Params:
     """The weighted mean of every tensor; `weights` sum to 1."""
     return {name: weighted_sum(value, weights).to(value.dtype) for name, value in stacked.items()}

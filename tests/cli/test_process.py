@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -45,6 +46,27 @@ def harvest(path: Path) -> dict[str, Any]:
         found[name] = [{key: value for key, value in one.items() if key != "seconds"} for one in records]
     found["digest"] = json.loads((path / "summary.json").read_text())["digest"]
     return found
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "found"),
+    [
+        ("", None, "PASSIVE"),
+        ("", "ACTIVE", "ACTIVE"),
+        ("import torch", None, "None"),
+        ("import torch", "ACTIVE", "ACTIVE"),
+    ],
+)
+def test_waiting_threads_sleep_unless_somebody_wants_otherwise_or_torch_was_there_first(before, given, found):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    if given is not None:
+        environment["OMP_WAIT_POLICY"] = given
+    told = "print(os.environ.get('OMP_WAIT_POLICY'), 'torch' in sys.modules)"
+    code = f"{before}\nimport os, sys, consilience\n{told}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [found, str(bool(before))]
 
 
 def kill_after(process: subprocess.Popen[str], rounds: int) -> list[str]:

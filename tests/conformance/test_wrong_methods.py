@@ -138,7 +138,7 @@ class Fading(Plain):
         (WritesToItsInput(), ("inputs_stay_as_they_are", "combine was given")),
         (CountsCalls(), ("nothing_is_kept_elsewhere",)),
         (DrawsNoise(), ("nothing_is_kept_elsewhere",)),
-        (NamesAGroupLikeAPath(), ("messages_survive_the_wire", "cannot contain a slash")),
+        (NamesAGroupLikeAPath(), ("cannot contain a slash",)),
         (BranchesOnAValue(), ("batched_equals_sequential", "torch.where")),
         (AveragesCounters(), ("buffers_and_dropout_work", "num_batches_tracked is no whole number")),
         (CountsUnheardMessages(), ("replicas_do_not_touch", "seed 1")),

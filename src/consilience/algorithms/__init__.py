@@ -38,16 +38,18 @@ from consilience.algorithms.swa import SWA as SWA
 from consilience.types import registry
 
 METHODS = registry(globals(), Algorithm)
+"""The methods, by the names that configurations use."""
 
 
 @dataclass(frozen=True)
 class Alias:
-    """Another name for a method in a certain conditions."""
+    """Another name for a method on a graph, which also says how models start."""
 
     method: str
+    """The name of the method."""
     init: Init
     """How models start under this name."""
 
 
 ALIASES = {"dechetero": Alias("fedavg", "different"), "dechomo": Alias("fedavg", "common")}
-"""FedAvg on a graph, as the DecHW paper calls it."""
+"""The names that the DecHW paper has for FedAvg on a graph."""

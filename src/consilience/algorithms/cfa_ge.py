@@ -40,7 +40,7 @@ class CFAGE(Method):
 
     Attributes:
         epsilon: How far a node goes to its neighbours' mean, from 0 to 1.
-        mode: joint: to all neighbours at once; sequential: to one after the other.
+        mode: Whether a node moves to all neighbours at once (joint) or to one after the other (sequential).
         mu: The step along the neighbours' gradients.
         rho: The share of the newest gradient in what is sent.
         point: Where gradients are taken: at the model that a node sent, or at the one that it merged.
@@ -75,7 +75,7 @@ class CFAGE(Method):
         return (*super().phases(), *show, answer)
 
     def _answer(self, client: Client, heard: State, link: State) -> tuple[State, State]:
-        """This client's gradient at a neighbour's model, smoothed over rounds."""
+        """A client sends its gradient at a neighbour's model, smoothed over rounds, and remembers it."""
         model = {"params": heard.get(MERGED) or heard["params"], "buffers": heard["buffers"]}
         newest = tree.scale(self.rho, client.grad(model, "batch").params)
         smooth = {GRADIENT: tree.axpy(1 - self.rho, link[GRADIENT], newest)}

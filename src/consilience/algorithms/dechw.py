@@ -28,12 +28,13 @@ from consilience.rules.hessian_weighted import Accumulate, HessianWeighted
 from consilience.types import State
 
 Preset = Literal["printed", "released"]
+"""Whether a method follows the paper as printed, or what the authors' code computes."""
 
 
 @final
 @dataclass(frozen=True)
 class DecHW(Method):
-    """Neighbourhood averages weighted by accumulated curvature, all layers."""
+    """Averages over neighbourhoods, weighted in all layers by accumulated curvature."""
 
     name: ClassVar[str] = "dechw"
     paper: ClassVar[str] = "Ahmad et al., DecHW"
@@ -43,17 +44,19 @@ class DecHW(Method):
     preset: Preset = "printed"
     beta: float = 1.0
     kind: Kind | None = None
-    """None: as the preset says (per_sample_sum, or batch_sum in the release)."""
+    """The curvature diagonal; None: as the preset says (per_sample_sum, or batch_sum in the release)."""
     normalize: bool | None = None
+    """Whether a diagonal has unit norm over the model; None: as the preset says."""
     accumulate: Accumulate | None = None
+    """How diagonals add up over rounds; None: as the preset says."""
     guard: float | None = None
-    """Against exaggerated curvature, e.g. 1: see the rule; None is the paper."""
+    """The cap on exaggerated curvature, e.g. 1: see the rule; None is the paper."""
 
     def parts(self) -> Parts:
         return Parts(Objective(early_stop="stop" if self.preset == "released" else "never"), self.rule())
 
     def rule(self, kind: type[HessianWeighted] = HessianWeighted) -> HessianWeighted:
-        """The rule with this method's numbers."""
+        """This method's rule, as an instance of `kind`."""
         printed = self.preset == "printed"
         normalize = printed if self.normalize is None else self.normalize
         return kind(
@@ -79,7 +82,9 @@ class DecHWStar(Method):
     formula: ClassVar[str] = "DecHW for the first rounds, then plain averages or frozen weights"
     choose: ClassVar[str] = "As DecHW, when its extra bytes are affordable only for the first rounds."
     until: int = 30
+    """How many rounds compute and send curvature."""
     mode: Literal["average", "freeze"] = "average"
+    """What follows: plain averages, or weights from the curvature that was sent last."""
     preset: Preset = "printed"
     beta: float = 1.0
     guard: float | None = None
@@ -112,7 +117,7 @@ class DecHWStar(Method):
 @final
 @dataclass(frozen=True)
 class Resent(HessianWeighted):
-    """The same weights from the curvature in memory; no new diagonal."""
+    """Weights from the curvature that a client remembers, without a new diagonal."""
 
     def evidence(self, client: Client, model: State, memory: State) -> tuple[State, State]:
         return {"importance": memory["importance"]}, {}

@@ -49,17 +49,18 @@ from consilience.sweeping import check_non_negative, is_swept, is_zero, replace
 from consilience.types import Batch, State
 
 AT_ONCE = 100
-"""Anchors that pass through a model together, where their logits are wanted."""
+"""How many anchors pass through a model together where their logits are wanted."""
 
 
 class _Form(NamedTuple):
-    """What the data look like."""
+    """The shape of an input and the number of classes."""
 
     inputs: tuple[int, ...]
     classes: int
 
 
 NO_DATA = _Form((), 0)
+"""The form before the engine has said what the data look like."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +68,23 @@ class DESA(SingleExchange):
     """Peers learn from each other's answers to common synthetic images; models stay at home.
 
     Attributes:
-        ipc: Anchors of each class.
-        iterations: Of the matching that makes them, each one pass over a client's data.
-        lambda_ori: Weight of the cross-entropy.
-        lambda_kd: Weight of the distillation.
-        lambda_reg: Weight of the contrast.
+        ipc: The number of anchors of each class.
+        iterations: The iterations of the matching that makes them, each one pass over a client's data.
+        lambda_ori: The weight of the cross-entropy.
+        lambda_kd: The weight of the distillation.
+        lambda_reg: The weight of the contrast.
         train_on_anchors: Whether the cross-entropy is that of anchors too.
         anchors_per_step: How many anchors a step draws; None: it takes all.
         kl: How the divergence of distillation is reduced.
-        temperature: Of the distillation.
+        temperature: The temperature of the distillation.
         distil_weight: The divergence's share in the distillation, beside the anchors' cross-entropy.
-        contrast_temperature: Of the contrast.
-        average: Over whose images an anchor is the mean: of all clients, or of those that have its class.
-        start: Whether matching starts from noise of each client's own, or all of a seed from the same.
-        matching_lr: Learning rate of the matching.
-        matching_momentum: Its momentum.
-        width: Channels of the random networks.
-        depth: Their layers.
+        contrast_temperature: The temperature of the contrast.
+        average: The clients whose images an anchor is the mean of: all, or those that have its class.
+        start: Whether matching starts from noise of each client's own, or from the same for all of a seed.
+        matching_lr: The learning rate of the matching.
+        matching_momentum: The momentum of the matching.
+        width: The channels of every layer of the random networks.
+        depth: The layers of the random networks.
     """
 
     name: ClassVar[str] = "desa"
@@ -134,7 +135,7 @@ class DESA(SingleExchange):
 
     @property
     def form(self) -> _Form:
-        """What the data look like; the engine says it before there is any state."""
+        """The form of the data, which the engine tells by `for_data` before there is any state."""
         return NO_DATA
 
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
@@ -210,7 +211,7 @@ class DESA(SingleExchange):
         )
 
     def _synthesise(self, client: Client, down: State, memory: State) -> tuple[State, State]:
-        """A client's own images."""
+        """A client makes images of its own and sends them."""
         inputs, classes = self.form
         blank = client.samples.new_zeros(classes, self.ipc, *inputs)
         key = client.key if self.start == "own" else client.common_key
@@ -223,7 +224,7 @@ class DESA(SingleExchange):
         return upload, memory
 
     def _average(self, hub: State, inbox: Inbox) -> State:
-        """The anchors."""
+        """The hub with the anchors: the mean of the images that clients made."""
         if self.average == "all":
             return {**hub, "anchors": inbox.mean("anchors", inbox.uniform)}
         stacked = inbox["anchors"]["images"].reshape(-1, self.form.classes, self.ipc, *self.form.inputs)
@@ -237,7 +238,7 @@ class DESA(SingleExchange):
 @final
 @dataclass(frozen=True)
 class _OnData(DESA):
-    """The method where it is known what the data look like."""
+    """DeSA once it is known what the data look like."""
 
     known: _Form = NO_DATA
 

@@ -24,7 +24,7 @@ from consilience.learning.randomness import KEY_BITS, normals, stream_bits
 from consilience.types import Batch, Number, Params, State
 
 EPSILON = 1e-5
-"""Added to a variance before it is divided by."""
+"""What is added to a variance before something is divided by it."""
 _STREAM = 1 << 24  # far from other uses of a key
 NOISE_STREAM = _STREAM - 1
 
@@ -37,12 +37,12 @@ def random_network(
     Images get convolutions, at most `depth` and no more than they can be halved; other inputs dense layers.
 
     Args:
-        key: 0-d, which series.
-        number: Which of its networks.
-        shape: Of an input.
-        width: Channels (or features) of every layer.
+        key: 0-d, the source of the series.
+        number: The number of the network in the series.
+        shape: The shape of an input.
+        width: The channels (or features) of every layer.
         depth: The number of layers.
-        like: Gives type and device.
+        like: A tensor of the type and on the device that the weights get.
     """
     own = stream_bits(key, torch.tensor(number, device=like.device), KEY_BITS)
     halvings = min(depth, min(shape[1:]).bit_length() - 1) if len(shape) == 3 else 0
@@ -61,7 +61,10 @@ def random_network(
 
 
 def embed(network: Params, inputs: Tensor) -> Tensor:
-    """[rows, features] of a network: in each layer a product, normalisation of every row, ReLU, pooling."""
+    """[rows, features] what a network makes of inputs.
+
+    In each layer there is a product, normalisation of every row, ReLU and, of images, pooling.
+    """
     x = inputs
     for weight in network.values():
         if weight.ndim == 4:
@@ -77,14 +80,20 @@ def _standardised(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def mismatch(network: Params, anchors: Tensor, mean: Tensor) -> Tensor:
-    """The squared distance between the mean features of one class's anchors and those of its samples."""
+    """The squared distance between the mean features of one class's anchors and those of its samples.
+
+    Args:
+        network: The weights of a random network.
+        anchors: [images, ...] the anchors of the class.
+        mean: [features] the mean features of the client's samples of the class.
+    """
     return (embed(network, anchors).mean(0) - mean).square().sum()
 
 
 @final
 @dataclass(frozen=True)
 class ClassFeatures(Step):
-    """Sums features of every class. The network is in `extras`."""
+    """Adds up the features of every class. The network is in `extras`, which all batches share."""
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
         members = _members(batch, len(carry["sum"]["features"]))
@@ -107,7 +116,7 @@ def _members(batch: Batch, classes: int) -> Tensor:
 
 
 def class_rows(client: Client, classes: int) -> Tensor:
-    """[classes] how many samples of each a client has."""
+    """[classes] how many samples of each class a client has."""
     blank = {"rows": client.samples.new_zeros(classes)}
     return client.fold(ClassRows(), {"sum": blank}, {}, "samples")["sum"]["rows"]
 
@@ -116,10 +125,10 @@ def class_features(client: Client, network: Params, like: Tensor, rows: Tensor) 
     """[classes, features] the mean features of a client's samples; 0 where it has none.
 
     Args:
-        client: Whose samples.
-        network: What gives the features.
-        like: Some input, [1, ...].
-        rows: [classes] how many samples of each the client has.
+        client: The client that has the samples.
+        network: The weights of the network that gives the features.
+        like: [1, ...] an input, from which the number of features follows.
+        rows: [classes] how many samples of each class the client has.
     """
     blank = {"features": client.samples.new_zeros(len(rows), embed(network, like).shape[1])}
     found = client.fold(ClassFeatures(), {"sum": blank}, {"network": network}, "samples")["sum"]
@@ -137,12 +146,12 @@ class Matching:
     depth: int
 
     def __call__(self, client: Client, start: Tensor, rows: Tensor) -> Tensor:
-        """A client's anchors, [classes, images, ...], from others of that shape.
+        """[classes, images, ...] a client's anchors, after their descent.
 
         Args:
-            client: Whose samples they match.
-            start: Where to begin.
-            rows: [classes] how many samples of each the client has.
+            client: The client whose samples they match.
+            start: [classes, images, ...] where the descent begins.
+            rows: [classes] how many samples of each class the client has.
         """
         anchors, velocity = start, torch.zeros_like(start)
         classes, shape = len(start), tuple(start.shape[2:])
@@ -151,7 +160,7 @@ class Matching:
         for number in range(self.iterations):
             network = random_network(client.common_key, number, shape, self.width, self.depth, start)
             means = class_features(client, network, start[0, :1], rows)
-            # Class by class, because the activations of all anchors of all clients would fill a memory.
+            # Class by class, because the activations of all anchors of all clients would fill the memory.
             slopes = torch.stack([slope(network, anchors[c], means[c]) for c in range(classes)])
             velocity = self.momentum * velocity + torch.where(present, slopes, 0.0)
             anchors = anchors - self.lr * velocity

@@ -27,6 +27,7 @@ Order = Literal["adapt_then_combine", "combine_then_adapt"]
 """Whether a node moves before it hears its neighbours, or from where they all were."""
 
 MOVE = "move"
+"""The group that holds how far a node moved in its own training."""
 
 
 @final

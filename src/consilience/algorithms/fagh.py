@@ -35,7 +35,7 @@ from consilience.types import Params, State
 @final
 @dataclass(frozen=True)
 class FAGH(SingleExchange):
-    """Gradient and one Hessian row per client; the server solves a rank-one Newton system."""
+    """Clients send a gradient and one Hessian row; the server solves a rank-one Newton system."""
 
     name: ClassVar[str] = "fagh"
     paper: ClassVar[str] = "Sen, Qin, Krishna Mohan, FAGH"
@@ -74,7 +74,7 @@ class FAGH(SingleExchange):
         return self.row_index == "max_diag"
 
     def _unit(self, params: Params, state: State) -> Params:
-        """1 at the row's own coordinate, else 0; where clients voted, a State says which it is."""
+        """The unit vector of the row's own coordinate; where clients voted, `state` says which that is."""
         index = state["pivot"]["index"] if self._voted else _position(params, self.row_index)
         return _one_hot(params, index)
 
@@ -117,7 +117,14 @@ class FAGH(SingleExchange):
 
 
 def newton_step(gradient: Params, row: Params, pivot: Tensor, rho: float | Tensor) -> Params:
-    """`(row row' / pivot + rho I)^-1 gradient`, without dividing by the pivot."""
+    """`(row row' / pivot + rho I)^-1 gradient`, without dividing by the pivot.
+
+    Args:
+        gradient: The mean gradient.
+        row: One row of the mean Hessian.
+        pivot: 0-d, the entry of that row on the diagonal.
+        rho: What is added to the diagonal, above 0.
+    """
     denominator = rho * pivot + tree.sq_norm(row)
     degenerate = denominator.abs() <= torch.finfo(denominator.dtype).tiny
     share = torch.where(degenerate, 0.0, tree.dot(row, gradient) / torch.where(degenerate, 1.0, denominator))
@@ -138,7 +145,7 @@ def _position(params: Params, row_index: int | str) -> int:
 
 
 def _one_hot(params: Params, index: Tensor | int) -> Params:
-    """1 at one position of the concatenation of all parameters, else 0."""
+    """The unit vector of one position in the concatenation of all parameters."""
     chosen: Params = {}
     start = 0
     for name, value in params.items():

@@ -33,7 +33,7 @@ class FedCurv(Method):
     stiffness: float | None = 1.0
     weighting: Weighting = "uniform"
     one_in: int = 1
-    """The largest Fisher entries, one in so many, are those that count and are sent."""
+    """One Fisher entry in so many counts and is sent: the largest ones."""
 
     def parts(self) -> Parts:
         objective = FisherElastic(self.strength, self.fisher, self.stiffness, self.one_in)

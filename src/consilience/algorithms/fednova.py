@@ -26,7 +26,7 @@ class FedNova(Method):
 
     Attributes:
         mu: The strength of FedProx's pull in local training.
-        server_momentum: Of the server's model.
+        server_momentum: The momentum of the server's model.
         weighting: The weights of the updates.
     """
 

@@ -20,7 +20,7 @@ from consilience.types import State
 @final
 @dataclass(frozen=True)
 class FedSGD(SingleExchange):
-    """One gradient per client, one step per round."""
+    """Every client sends one gradient, and the server takes one step down their mean."""
 
     name: ClassVar[str] = "fedsgd"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"

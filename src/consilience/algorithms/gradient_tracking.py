@@ -32,6 +32,7 @@ from consilience.sweeping import check_non_negative
 from consilience.types import State
 
 TRACKER, LAST = "tracker", "last_gradient"
+"""The groups that hold y_i and the gradient that a node computed last."""
 
 
 @final

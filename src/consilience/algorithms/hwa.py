@@ -33,9 +33,9 @@ class HWA(Method):
     kind: Kind = "per_sample_sum"
     norm_scope: Literal["layer", "tensor", "model"] = "layer"
     weighting: Weighting = "samples"
-    """Of what has no curvature."""
+    """The weights of what has no curvature."""
     guard: float | None = None
-    """Against exaggerated curvature, e.g. 1: see the rule; None is the paper."""
+    """The cap on exaggerated curvature, e.g. 1: see the rule; None is the paper."""
 
     def parts(self) -> Parts:
         kinds = (self.layers, self.form, self.kind, self.norm_scope)

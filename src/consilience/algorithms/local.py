@@ -17,7 +17,7 @@ from consilience.types import State
 @final
 @dataclass(frozen=True)
 class Local(SingleExchange):
-    """Every client for itself."""
+    """Every client trains a model of its own, and nothing is sent."""
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "the reference without communication"

@@ -33,6 +33,7 @@ from consilience.sweeping import check_non_negative, is_zero
 from consilience.types import Batch, Number, Params, State
 
 PERSONAL = "personal"
+"""The group that holds a client's own model."""
 
 
 @final
@@ -48,10 +49,13 @@ class PFedMe(SingleExchange):
     )
     choose: ClassVar[str] = "When every client should have a model that fits its own data."
     strength: float = 15.0
-    """The paper's lambda."""
+    """The paper's lambda: how strongly a personal model is tied to the common one."""
     personal_lr: float = 0.09
+    """The learning rate of the search for the personal model."""
     inner_steps: int = 5
+    """How many steps the search takes on every batch."""
     beta: float = 1.0
+    """How far the server goes towards the mean of the clients' models."""
 
     def __post_init__(self) -> None:
         check_non_negative(self, "strength", "personal_lr", "beta")
@@ -96,7 +100,10 @@ class PFedMe(SingleExchange):
 @final
 @dataclass(frozen=True)
 class MoreauStep(Step):
-    """One batch: the personal model searches its optimum near the local copy, which then follows."""
+    """One batch: the personal model searches its optimum near the local copy, which then follows.
+
+    The carry, i.e. the state that goes from batch to batch, holds both.
+    """
 
     task: Task
     method: PFedMe
@@ -121,7 +128,7 @@ class MoreauStep(Step):
         return {PERSONAL: model["params"], "buffers": model["buffers"], "tally": tally}
 
     def advance(self, carry: State, found: State, extras: State) -> State:
-        """The local copy follows the personal model."""
+        """The carry after the local copy has followed the personal model."""
         pull = self._pull(extras)
         params = {
             name: value - pull * (value - found[PERSONAL][name]) for name, value in carry["params"].items()
@@ -136,7 +143,7 @@ class MoreauStep(Step):
         super().advance_in_place({group: carry[group] for group in ("buffers", "tally")}, found, extras)
 
     def stackable(self, extras: State) -> bool:
-        """Numbers that differ between clients would not line up with the stacked tensors."""
+        """Whether no number differs between clients: such would not line up with the stacked tensors."""
         return not extras["method"] and not extras["solver"]
 
     def _pull(self, extras: State) -> Number:

@@ -33,6 +33,7 @@ class SWA(Method):
     sign: Sign = "abs"
     standardise: bool = False
     contrastive: float | None = None
+    """The weight of MOON's loss on the clients; None: they train as in FedAvg."""
 
     def parts(self) -> Parts:
         rule = Gaussianity(self.distance, self.form, self.sign, self.standardise)

@@ -221,7 +221,7 @@ def show_topologies(config: Config) -> None:
 
 
 def _graphs(config: Config) -> dict[int, Adjacency]:
-    """By seed, the graph that a run uses; none for a star."""
+    """The graphs that a run uses, by seed; none for a star."""
     drawn = {
         seed: config.topology.adjacency(config.population, generator(seed, Purpose.TOPOLOGY))
         for seed in config.seeds

@@ -49,7 +49,7 @@ from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
 
 ROUNDS_WORTH_COMPILING = 20
-"""Compiling takes seconds; shorter runs are over sooner without."""
+"""The fewest rounds for which steps are compiled: that takes seconds, and shorter runs end sooner without."""
 
 WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "compare"})
 """Keys that an item of `compare` cannot change."""
@@ -73,7 +73,7 @@ class Config(Section):
     )
     model: ModelField = Field(default_factory=lambda: read_part("model", MODELS, DEFAULT_PARTS["model"]))
     clients: int | None = Field(
-        None, ge=1, description="By default 10, or as many as the topology has nodes."
+        None, ge=1, description="How many there are; by default 10, or as many as the topology has nodes."
     )
     participation: int | float = Field(
         1.0, description="A fraction (1.0: everybody) or a count of clients a round."
@@ -86,7 +86,9 @@ class Config(Section):
     topology: TopologyField = Field(
         default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
     )
-    init: Init | None = Field(None, description="By default common on a star and different on a graph.")
+    init: Init | None = Field(
+        None, description="How models start; by default common on a star and different on a graph."
+    )
     seeds: Annotated[
         list[Annotated[int, Field(ge=0)]],
         BeforeValidator(
@@ -102,7 +104,7 @@ class Config(Section):
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = Field(
         "fp32",
-        description="Of products on a GPU: inputs in full, or rounded to tf32, or in training to bf16.",
+        description="How products on a GPU take inputs: in full, or rounded to tf32, or in training to bf16.",
     )
     compile: Literal["auto", "always", "never"] = Field(
         "auto",
@@ -153,7 +155,7 @@ class Config(Section):
 
     @property
     def participants(self) -> int:
-        """Clients of a round."""
+        """How many clients take part in a round."""
         if isinstance(self.participation, int):
             return self.participation
         return max(1, round(self.participation * self.population))
@@ -169,7 +171,7 @@ class Config(Section):
         return torch.device(self.device)
 
     def resolved(self) -> Config:
-        """The configuration with `auto` replaced by what it means on this machine."""
+        """The configuration with every `auto` replaced by what it means on this machine."""
         device = self.torch_device
         if self.precision != "fp32" and (device.type != "cuda" or self.dtype != "float32"):
             raise UserError(
@@ -210,7 +212,13 @@ class Config(Section):
 
 
 def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset | None = None) -> Config:
-    """A checked configuration; a problem is a UserError of one line."""
+    """The checked configuration that some values stand for; a problem is a UserError of one line.
+
+    Args:
+        values: The keys of a configuration file, with plain values or the objects they stand for.
+        source: Where the values are from, for the text of an error.
+        own: A data set from Python, in place of a known one.
+    """
     try:
         values = dict(values)
         data = read_data(values.get("data", own))

@@ -20,6 +20,7 @@ from consilience.transforms.base import Transformed
 from consilience.transforms.until import Until
 
 _SLOTS: dict[str, Mapping[str, type[Any]]] = {"objective": OBJECTIVES, "rule": RULES, "server": SERVER_STEPS}
+"""The parts of a composed method, and what there is of each."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class MethodChoice:
     """One entry of `method:`."""
 
     label: str
+    """What reports call it."""
     sweep: Sweep[Algorithm]
+    """The method, in one variant or, where numbers are lists, in several."""
     init: Init | None
     """How models start, where the name says so (dechetero, dechomo)."""
     on_graph: bool
@@ -35,7 +38,7 @@ class MethodChoice:
 
 
 def read_method(value: object) -> MethodChoice:
-    """A method from its entry in a configuration, or from an Algorithm."""
+    """The method that an entry in a configuration, or an Algorithm, stands for."""
     if isinstance(value, MethodChoice):
         return value
     if isinstance(value, Algorithm):
@@ -101,7 +104,7 @@ def _followed(choice: MethodChoice, value: object, label: str | None) -> MethodC
 
 
 def _object(algorithm: Algorithm) -> MethodChoice:
-    """An object is the same as its entry in a file, where it can have one."""
+    """The choice that an object stands for: that of its entry in a file, where it can have one."""
     entry = _entry(algorithm)
     if entry is not None:
         return read_method(entry)
@@ -111,7 +114,7 @@ def _object(algorithm: Algorithm) -> MethodChoice:
 
 
 def _entry(algorithm: Algorithm) -> dict[str, object] | None:
-    """What stands for an object in a file; None where nothing does."""
+    """The entry that stands for an object in a file; None where none does."""
     if isinstance(algorithm, Composed):
         slots = {slot: getattr(algorithm, slot) for slot in _SLOTS}
         known = all(_SLOTS[slot].get(part.name) is type(part) for slot, part in slots.items())

@@ -32,7 +32,7 @@ def _one(kind: str, registry: Mapping[str, type[Any]], base: type) -> tuple[Any,
 
 
 def read_solver(value: object) -> Sweep[Solver]:
-    """A solver, or several that differ in numbers, from an entry in a configuration or from an object."""
+    """The solver, or several that differ in numbers, for an entry in a configuration or for an object."""
     if isinstance(value, Sweep):
         return value
     if isinstance(value, Solver):

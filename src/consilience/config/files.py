@@ -13,7 +13,7 @@ from consilience.errors import UserError
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """A configuration file with `key=value` overrides (dotted keys, YAML values)."""
+    """The configuration in a file, after `key=value` overrides (dotted keys, YAML values)."""
     try:
         values = yaml.safe_load(path.read_text())
     except OSError as error:

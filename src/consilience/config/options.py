@@ -22,7 +22,13 @@ T = TypeVar("T")
 
 
 def read_part(kind: str, registry: Mapping[str, type[T]], value: object) -> T:
-    """The part that a name, or a mapping with a name and options, stands for."""
+    """The part that a name, or a mapping with a name and options, stands for.
+
+    Args:
+        kind: What such a part is called in errors, e.g. "model".
+        registry: The parts of this kind, by name.
+        value: What a configuration says.
+    """
     name, options = _name_and_options(kind, value)
     if name not in registry:
         raise unknown(kind, name, registry)
@@ -30,7 +36,13 @@ def read_part(kind: str, registry: Mapping[str, type[T]], value: object) -> T:
 
 
 def make_part(kind: str, cls: type[T], options: Mapping[str, object]) -> T:
-    """A part with some options, checked."""
+    """The part of a class with some options, which are checked.
+
+    Args:
+        kind: What such a part is called in errors, e.g. "model".
+        cls: The class of the part.
+        options: Values by the names of its fields.
+    """
     name = getattr(cls, "name", cls.__name__)
     fields = option_types(cls)
     for key in options:
@@ -47,7 +59,7 @@ def make_part(kind: str, cls: type[T], options: Mapping[str, object]) -> T:
 
 
 def first_problem(error: ValidationError) -> str:
-    """One line for what pydantic found first."""
+    """The line that tells a user what pydantic found first."""
     problem = error.errors()[0]
     if problem["type"] == "value_error":  # one of our own checks: its message says it all
         return problem["msg"].removeprefix("Value error, ")
@@ -108,13 +120,13 @@ def admits(kind: object, wanted: type) -> bool:
 
 @dataclass(frozen=True)
 class Sweep(Generic[T]):
-    """A part, or several that differ in numbers only: a list where a number is expected."""
+    """A part, or several variants that differ in numbers only: a list where a number is expected."""
 
     variants: tuple[T, ...]
     labels: tuple[str, ...]
     """What tells the variants apart, e.g. `mu=0.1`; empty for a single one."""
     written: dict[str, object]
-    """As it stands in a configuration."""
+    """What stands for it in a configuration, with every option spelled out."""
 
 
 def grid(
@@ -140,7 +152,7 @@ def _check_values(key: str, values: list[object]) -> None:
 
 
 def _number(key: str, value: object) -> float:
-    """A value of a sweep; YAML reads 1e-3 as text."""
+    """The value of a sweep as a number; YAML reads 1e-3 as text."""
     try:
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             return float(value)
@@ -150,7 +162,13 @@ def _number(key: str, value: object) -> float:
 
 
 def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Sweep[T]:
-    """A part whose numbers may be lists."""
+    """The part that an entry stands for, in a variant for every combination of the lists among its numbers.
+
+    Args:
+        kind: What such a part is called in errors, e.g. "solver".
+        registry: The parts of this kind, by name.
+        value: What a configuration says: a name, or a mapping with a name and options.
+    """
     name, options = _name_and_options(kind, value)
     if name not in registry:
         raise unknown(kind, name, registry)
@@ -163,15 +181,16 @@ def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Swe
 
 
 Schema = dict[str, Any]
+"""A JSON schema."""
 
 
 def part_schema(
     registry: Mapping[str, type[Any]], *, sweep: bool = False, more: Mapping[str, Schema] | None = None
 ) -> Schema:
-    """A JSON schema for editors: a name, or an object with a name and that part's options.
+    """The JSON schema, for editors, of a part: a name, or an object with a name and that part's options.
 
     Args:
-        registry: The parts.
+        registry: The parts to choose from, by name.
         sweep: Whether a number may be a list of numbers.
         more: Schemas of further keys that every such object may have.
     """
@@ -196,7 +215,7 @@ def _object_schema(name: str, cls: type, properties: dict[str, Schema]) -> Schem
 
 
 def _or_list(schema: Schema) -> Schema:
-    """A number may be a list of numbers: a sweep."""
+    """The schema of an option, where a number may also be a list of numbers: a sweep."""
     choices = schema.get("anyOf", [schema])
     if not any(choice.get("type") == "number" for choice in choices):
         return schema

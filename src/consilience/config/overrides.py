@@ -24,7 +24,13 @@ def check_effect(values: dict[str, Any], override: str) -> None:
 
 
 def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
-    """Change the values of a file; `earlier` are the keys of overrides that came before."""
+    """Change the values of a file, in place.
+
+    Args:
+        values: The keys and values of the file.
+        override: What to change, as `key=value`.
+        earlier: The keys of the overrides that came before.
+    """
     path, sign, text = override.partition("=")
     if not sign or not path:
         raise UserError(f"override {override!r} is not of the form key=value")

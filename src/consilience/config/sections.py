@@ -40,7 +40,7 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """Which data, and how inputs are scaled."""
+    """Which data there are, and how inputs are scaled."""
 
     name: str = Field("mnist-sample", description="A data set's name; see `consilience datasets`.")
     normalize: Normalisation = Field(
@@ -48,6 +48,7 @@ class DataSection(Section):
         description="none: raw; unit: [0, 1]; half: [-1, 1]; standard: mean 0, variance 1 per channel.",
     )
     own: SkipJsonSchema[Annotated[Dataset | None, PlainValidator(lambda v: v), Field(exclude=True)]] = None
+    """A data set from Python, in place of a known one."""
 
     @model_validator(mode="after")
     def _known(self) -> DataSection:
@@ -60,7 +61,7 @@ class LocalSection(Section):
     """How much a client trains in a round."""
 
     epochs: int | None = Field(None, ge=1)
-    steps: int | None = Field(None, ge=1, description="Instead of epochs.")
+    steps: int | None = Field(None, ge=1, description="How many steps, instead of epochs.")
     batch_size: int = Field(32, ge=1)
     stragglers: float = Field(
         0.0, ge=0, le=1, description="How likely a client does fewer epochs (or steps) than the others."
@@ -80,7 +81,7 @@ class LocalSection(Section):
 
 
 class EvaluateSection(Section):
-    """When models are evaluated."""
+    """When models are evaluated, and what is recorded of them."""
 
     every: int = Field(1, ge=1, description="Rounds between evaluations; the last round is always evaluated.")
     clients: bool = Field(True, description="Whether every client is evaluated on its own data at the end.")
@@ -129,14 +130,14 @@ class NetworkSection(Section):
     staleness: int | None = Field(None, ge=0, description="Rounds after which a message is too old.")
 
     def network(self) -> Network:
-        """What the engine takes."""
+        """The network as the engine takes it."""
         wake = self.wake if isinstance(self.wake, tuple) else (self.wake, self.wake)
         fresh = self.returning == "fresh"
         return Network(self.redraw_every, self.loss, self.leave, self.come_back, fresh, wake, self.staleness)
 
 
 def named(value: Any) -> Any:
-    """A mapping with a name, where a name alone was given."""
+    """The value, as a mapping with a name where a name alone was given."""
     return {"name": value} if isinstance(value, str) else value
 
 

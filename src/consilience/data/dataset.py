@@ -18,10 +18,12 @@ from consilience.errors import UserError, unknown
 from consilience.problems import Classification, MultiLabel, NextToken, Problem, Regression
 
 Array = Tensor | npt.NDArray[Any]
+"""What a user may give as data."""
 Normalisation = Literal["none", "unit", "half", "standard"]
+"""How inputs are scaled: see `normalisation`."""
 
-# Rows converted to float64 at a time while the moments of float inputs are computed.
 CHUNK_ROWS = 4096
+"""How many rows are converted to float64 at a time while the moments of float inputs are computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,7 @@ class Dataset:
         targets: What is to be learned of each training row, as the problem asks for it: `[n]` int64 classes,
             `[n]` or `[n, numbers]` floats, `[n, labels]` 0 or 1, `[n, places]` int64 tokens.
         test_inputs: Test inputs, of the same type and shape as the training inputs.
-        test_targets: The same for test rows.
+        test_targets: What is to be learned of each test row.
         outputs: How many numbers a model gives for a row (or for a place of it): classes, labels, tokens.
         problem: What is to be learned.
         groups: Who produced each training row (a writer, a hospital), `[n]` int64, or None.
@@ -69,7 +71,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input, without the row axis."""
+        """The shape of one input, without the row axis."""
         return tuple(self.inputs.shape[1:])
 
     def check(self, problem: Problem) -> None:
@@ -87,7 +89,7 @@ class Dataset:
                 raise UserError(f"{self.name}: {label}: {reason}")
 
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of everything but the name; computed anew at each call."""
+        """The SHA-256, in hexadecimal, of all tensors and the number of outputs; computed at each call."""
         hasher = hashlib.sha256(f"classes {self.outputs}".encode())
         parts = {
             "inputs": self.inputs,
@@ -118,7 +120,7 @@ class Dataset:
         groups: Array | None = None,
         test_groups: Array | None = None,
     ) -> Dataset:
-        """Your own arrays as a data set; their memory is shared where possible, so do not change them later.
+        """A data set of your own arrays; their memory is shared where possible, so do not change them later.
 
         Args:
             name: What reports call it.
@@ -128,7 +130,7 @@ class Dataset:
                 or 1 `[n, labels]`, tokens `[n, places]`.
             test_inputs: Test inputs.
             test_targets: Test targets.
-            classes: Number of classes or tokens; by default one more than the largest seen.
+            classes: The number of classes or tokens; by default one more than the largest seen.
             problem: What is to be learned; by default what targets look like: floats mean regression, whole
                 numbers classification, several of them a row several labels, or the next token where inputs
                 are tokens too.
@@ -160,7 +162,14 @@ class Dataset:
         name: str = "own data",
         classes: int | None = None,
     ) -> Dataset:
-        """Any two map-style torch data sets of (input, target) pairs, read once and stacked."""
+        """A data set of any two map-style torch data sets of (input, target) pairs, read once and stacked.
+
+        Args:
+            train: Training pairs.
+            test: Test pairs.
+            name: What reports call it.
+            classes: The number of classes or tokens; by default one more than the largest seen.
+        """
         inputs, targets = _stacked(name, "training", train)
         test_inputs, test_targets = _stacked(name, "test", test)
         return cls.from_arrays(name, inputs, targets, test_inputs, test_targets, classes=classes)
@@ -179,7 +188,7 @@ def normalisation(dataset: Dataset, kind: Normalisation) -> tuple[Tensor, Tensor
     """Shift and scale, float64 and one a channel, with which `(raw - shift) / scale` is the model's input.
 
     Args:
-        dataset: Its training inputs alone decide the numbers.
+        dataset: The data set, whose training inputs alone decide the numbers.
         kind: `none` raw values; `unit` uint8 divided by 255, floats unchanged; `half` unit values mapped from
             [0, 1] to [-1, 1]; `standard` mean 0 and standard deviation 1 for every channel (a constant
             channel becomes 0).
@@ -207,7 +216,7 @@ def normalisation(dataset: Dataset, kind: Normalisation) -> tuple[Tensor, Tensor
 
 
 def _byte_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation of every channel, from its histogram of 256 values."""
+    """The mean and population standard deviation of every channel, from its histogram of 256 values."""
     counts = torch.stack(
         [torch.bincount(inputs[:, channel].flatten(), minlength=256) for channel in range(inputs.shape[1])]
     )
@@ -218,7 +227,7 @@ def _byte_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _float_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation of every channel, in two passes over chunks of rows."""
+    """The mean and population standard deviation of every channel, in two passes over chunks of rows."""
     axes = [axis for axis in range(inputs.ndim) if axis != 1]
     count = inputs.numel() // inputs.shape[1]
     chunks = torch.split(inputs.detach(), CHUNK_ROWS)
@@ -229,7 +238,7 @@ def _float_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _kind(tensor: Tensor) -> str:
-    """Element type and shape of one row, for comparisons and messages."""
+    """The element type and shape of one row, in words, for comparisons and messages."""
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape[1:])}"
 
 
@@ -273,14 +282,14 @@ def _tensor(name: str, label: str, values: Array) -> Tensor:
 
 
 def _inputs(name: str, label: str, values: Array) -> Tensor:
-    """Inputs as a tensor; whole numbers that are no bytes are tokens, int64."""
+    """Inputs as a tensor; whole numbers that are no bytes are tokens and become int64."""
     tensor = _tensor(name, label, values)
     whole = tensor.dtype in (torch.int8, torch.int16, torch.int32)
     return tensor.to(torch.int64) if whole else tensor
 
 
 def _targets(name: str, label: str, values: Array) -> Tensor:
-    """Targets as a tensor: floats as they are, all others as int64."""
+    """Targets as a tensor: floats stay as they are, all others become int64."""
     tensor = _tensor(name, label, values)
     if tensor.is_complex():
         raise UserError(f"{name}: {label} are {tensor.dtype}; they must be real")

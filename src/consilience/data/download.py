@@ -26,13 +26,16 @@ from consilience.data.sets import PublishedFile, data_directory, find
 from consilience.environment import Environment
 from consilience.errors import UserError
 
-# Called with a file's name, the bytes there so far and the bytes in all (None if unknown).
 Report = Callable[[str, int, int | None], None]
+"""What is called with a file's name, the bytes there so far and the bytes in all (None if unknown)."""
 
 BLOCK = 1 << 18
+"""How many bytes are read at a time."""
 TIMEOUT_SECONDS = 30.0
 ATTEMPTS = 5
+"""How often a transfer is tried that was cut."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+"""The hosts that are this machine."""
 
 
 def get(
@@ -45,7 +48,8 @@ def get(
         root: The data directory; by default the variable CONSILIENCE_DATA or the user's cache directory.
         mirror: An address to fetch `MIRROR/FILENAME` from in place of the published one; by default the
             variable CONSILIENCE_MIRROR. It must be https, except on this machine.
-        progress: Called as bytes arrive; by default a progress bar on a terminal, one line a file elsewhere.
+        progress: What is called as bytes arrive; by default there is a progress bar on a terminal and one
+            line a file elsewhere.
     """
     source, directory = find(name), data_directory(root)
     advice = source.advice(directory)
@@ -67,6 +71,12 @@ def fetch(file: PublishedFile, url: str, target: Path, report: Report) -> None:
     """Bring one file from `url` to `target`, which appears only when it is whole and right.
 
     What arrives is kept in `target.part`, so that a later call resumes a cut transfer.
+
+    Args:
+        file: What is published.
+        url: Where to fetch it.
+        target: Where to put it.
+        report: What is called as bytes arrive.
 
     Raises:
         UserError: The content is not what is published; the part file is deleted.
@@ -94,7 +104,7 @@ def fetch(file: PublishedFile, url: str, target: Path, report: Report) -> None:
 
 
 def _transfer(file: PublishedFile, url: str, part: Path, report: Report) -> bool:
-    """Add to the part file what the server still has; False if the connection was cut before the end."""
+    """Add to the part file what the server still has; True unless the connection was cut before the end."""
     start = _size(part)
     headers = {"User-Agent": "consilience"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
@@ -163,7 +173,7 @@ def _secure(url: str) -> str:
 
 
 def _by_hand(url: str, error: Exception, pending: list[PublishedFile], directory: Path) -> str:
-    """The line for a machine that cannot download: which files to put where."""
+    """The line for a user whose machine cannot download: which files to put where."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     wanted = "; ".join(f"{directory / file.path} from {file.url} ({_published(file)})" for file in pending)
     return f"cannot download {url} ({reason}); run it again with a network, or put here by hand: {wanted}"
@@ -177,7 +187,7 @@ def _published(file: PublishedFile) -> str:
 
 @contextmanager
 def _reporting(progress: Report | None) -> Iterator[Report]:
-    """The caller's callback, else a progress bar, else (no terminal) one line a file on standard error."""
+    """Give the caller's callback, else a progress bar, else (no terminal) a line a file on standard error."""
     console = Console(stderr=True, highlight=False)
     if progress is not None:
         yield progress

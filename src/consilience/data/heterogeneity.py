@@ -1,4 +1,7 @@
-"""How unlike the clients' shards are: in labels and in size."""
+"""How unlike the clients' shards are: in labels and in size.
+
+A shard holds the numbers of the training rows that a client learns from.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,12 @@ from consilience.errors import UserError
 
 
 def class_counts(labels: Labels, shards: Sequence[Rows], classes: int) -> Rows:
-    """How many rows of each class each client holds [clients, classes].
+    """[clients, classes] how many rows of each class each client holds.
+
+    Args:
+        labels: [n] the class of each training row.
+        shards: The rows of each client.
+        classes: The number of classes.
 
     >>> class_counts(np.array([0, 1, 1, 2]), [np.array([0, 1]), np.array([2, 3])], 3).tolist()
     [[1, 1, 0], [0, 1, 1]]
@@ -24,7 +32,7 @@ def class_counts(labels: Labels, shards: Sequence[Rows], classes: int) -> Rows:
 
 
 def label_distance(labels: Labels, shards: Sequence[Rows], classes: int) -> float:
-    """Mean total-variation distance between the clients' label distributions and the global one.
+    """The mean total-variation distance between the clients' label distributions and the global one.
 
     It is the sum over clients k of (n_k / n) * 1/2 * sum over classes c of |p_kc - p_c|, where client k
     holds n_k of the n rows that anyone holds, p_kc of its rows and p_c of all n are of class c. 0: every
@@ -40,7 +48,7 @@ def label_distance(labels: Labels, shards: Sequence[Rows], classes: int) -> floa
 
 
 def effective_classes(labels: Labels, shards: Sequence[Rows], classes: int) -> float:
-    """Mean over the clients with rows of exp(entropy of their labels): 1 for one class, C for C equal."""
+    """The mean over clients with rows of exp(entropy of their labels): 1 for one class, C for C equal."""
     counts = class_counts(labels, shards, classes)
     counts = counts[counts.sum(axis=1) > 0]
     if len(counts) == 0:
@@ -51,7 +59,7 @@ def effective_classes(labels: Labels, shards: Sequence[Rows], classes: int) -> f
 
 
 def quantity_gini(sizes: Sequence[int] | npt.NDArray[np.int64]) -> float:
-    """Gini coefficient of the clients' sizes: 0 if all are equal, 1 - 1/clients if one holds everything.
+    """The Gini coefficient of the clients' sizes: 0 if all are equal, 1 - 1/clients if one holds everything.
 
     >>> quantity_gini([5, 5, 5]), quantity_gini([0, 0, 0, 8])
     (0.0, 0.75)

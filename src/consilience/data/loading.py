@@ -18,7 +18,7 @@ class Listing:
 
 
 def load(name: str, root: Path | None = None) -> Dataset:
-    """The data set of that name, whole in memory.
+    """The known data set of a name, whole in memory.
 
     Args:
         name: A name of the catalogue, such as `mnist-sample` (comes with the package) or `cifar10`.

@@ -17,8 +17,8 @@ from numpy.random import Generator, Philox
 from consilience.data.partitioners.base import Labels, Partitioner, Rows
 from consilience.errors import UserError
 
-# The second word of the generator's key: partitions share no random numbers with other uses of a seed.
 PARTITION_STREAM = 0x7061_7274_6974_696F
+"""The second word of the generator's key: partitions share no random numbers with other uses of a seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +26,12 @@ class Partition:
     """Which rows of a data set each client holds.
 
     Attributes:
-        shards: for each client, the training rows it learns from.
-        holdouts: for each client, the rows kept back for its own evaluation, possibly none. A row number
+        shards: The training rows that each client learns from.
+        holdouts: The rows of each client that are kept back for its own evaluation, if any. A row number
             `r` not below the number of training rows means row `r - training rows` of the test set.
-        recipe: how it was made: name, options, seed, clients, and `moved`, the number of rows taken from
+        recipe: How it was made: name, options, seed, clients, and `moved`, the number of rows taken from
             the largest clients because the draw left others too small.
-        dropped: the number of training rows that nobody holds.
+        dropped: The number of training rows that nobody holds.
     """
 
     shards: tuple[Rows, ...]
@@ -63,18 +63,18 @@ def partition(
     groups: Labels | None = None,
     test_groups: Labels | None = None,
 ) -> Partition:
-    """Deal a training set to clients; the same arguments always give the same partition.
+    """The partition of a training set over clients; the same arguments always give the same one.
 
     Args:
-        partitioner: how to deal.
-        labels: class of each training row [n].
-        clients: number of clients.
-        seed: from 0 to 2**64 - 1.
-        groups: who made each training row [n], for partitioners that follow it.
-        test_groups: who made each test row, so that clients which are groups evaluate on their own.
+        partitioner: How rows are dealt.
+        labels: [n] the class of each training row.
+        clients: The number of clients.
+        seed: A number from 0 to 2**64 - 1.
+        groups: [n] who made each training row, for partitioners that follow it.
+        test_groups: Who made each test row, so that clients which are groups evaluate on their own.
 
     Raises:
-        UserError: if the request cannot be met.
+        UserError: The request cannot be met.
     """
     rows = len(labels)
     if not 0 <= seed < 2**64:
@@ -135,7 +135,11 @@ def _check(name: str, shards: Sequence[Rows], clients: int, rows: int) -> None:
 
 
 def _top_up(shards: list[Rows], floor: int, rng: Generator) -> tuple[list[Rows], int]:
-    """Fill every shard to `floor` rows, taking each row at random from the shard then largest."""
+    """Fill every shard to `floor` rows, each row taken at random from the shard then largest.
+
+    Returns:
+        The shards, and how many rows moved.
+    """
     missing = [max(floor - len(shard), 0) for shard in shards]
     moved = sum(missing)
     if moved == 0:
@@ -159,7 +163,7 @@ def _hold_out(shard: Rows, fraction: float, rng: Generator) -> tuple[Rows, Rows]
 
 
 def _part(shard: Rows, count: int, rng: Generator) -> tuple[Rows, Rows]:
-    """Take `count` rows at random out of a shard: what stays and what was taken, both in order."""
+    """A shard in two parts, both in order: what stays, and `count` rows that are taken out at random."""
     taken = np.zeros(len(shard), dtype=bool)
     taken[rng.permutation(len(shard))[:count]] = True
     return shard[~taken], shard[taken]

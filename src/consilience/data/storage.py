@@ -43,7 +43,7 @@ def blame(dataset: str, path: Path) -> Iterator[None]:
 
 
 def missing(dataset: str, *places: Path) -> UserError:
-    """The line for a data set that is not there: any of `places` would have done."""
+    """The error for a data set that is not there: any of `places` would have done."""
     expected = " or ".join(str(place) for place in places)
     return UserError(f"{dataset} is not here: expected {expected}; run `consilience data get {dataset}`")
 
@@ -53,10 +53,10 @@ class Store:
     """The published files of one data set.
 
     Attributes:
-        dataset: Name of the data set, for messages.
+        dataset: The name of the data set, for messages.
         place: The folder or the archive that holds the files.
-        names: Every file there.
-        content: Gives the bytes of one of `names`.
+        names: The names of all files there.
+        content: What gives the bytes of one of `names`.
     """
 
     dataset: str
@@ -76,12 +76,12 @@ class Store:
 
 @contextmanager
 def opened(dataset: str, place: Path, inside: str | None, members: Sequence[str]) -> Iterator[Store]:
-    """The published files of a data set.
+    """Give the published files of a data set, and close the archive that holds them afterwards.
 
     Args:
-        dataset: Name of the data set, for messages.
+        dataset: The name of the data set, for messages.
         place: The folder that holds the files, or an archive.
-        inside: Folder of the files inside the archive.
+        inside: The folder of the files inside the archive.
         members: The files that are needed of a tar archive.
     """
     with ExitStack() as stack:
@@ -106,7 +106,7 @@ def _zip_store(dataset: str, place: Path, archive: zipfile.ZipFile, prefix: str)
 
 
 def _tar_store(dataset: str, place: Path, wanted: Mapping[str, str]) -> Store:
-    """Only what is wanted, all read in one pass, because a compressed tar has no random access."""
+    """A store of what is wanted, all read in one pass, because a compressed tar has no random access."""
     contents: dict[str, bytes] = {}
     with blame(dataset, place), tarfile.open(place, "r|gz") as archive:
         for entry in archive:

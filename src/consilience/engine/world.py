@@ -85,6 +85,13 @@ class World:
         present = network.present(seed, self.population, round_number)
         return present & network.awake(seed, self.population, round_number)
 
+    @cached_property
+    def blank_tally(self) -> Params:
+        """The problem's sums over no rows, from which a model's scores are counted up."""
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        weight = torch.ones(1, dtype=self.pool.dtype, device=self.device)
+        return self.task.blank_tally(self.pool.batch(first, weight, first[0]))
+
     @property
     def population(self) -> int:
         """The number of clients of one replica."""

@@ -107,17 +107,19 @@ class Cohort:
         """How many epochs (or steps) each job's local training has."""
         return [self.work.done(job.seed, self.round, job.client) for job in self.jobs]
 
-    def keys(self) -> torch.Tensor:
-        """[jobs] int64, a source of randomness for each job in this round."""
-        parts = [
+    def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sources of randomness in this round, [jobs] int64: a job's own, and what a seed's jobs share."""
+        own = [
             (job.seed, Purpose.MESSAGE, self.round, job.client, *(() if job.host is None else (job.host,)))
             for job in self.jobs
         ]
-        return stream_keys(parts).to(self.device)
-
-    def common_keys(self) -> torch.Tensor:
-        """[jobs] int64, a source of randomness that all jobs of a seed share in this round."""
-        return stream_keys([(job.seed, Purpose.COMMON, self.round) for job in self.jobs]).to(self.device)
+        seeds = list(dict.fromkeys(job.seed for job in self.jobs))
+        common = [(seed, Purpose.COMMON, self.round, *[0] * (len(own[0]) - 3)) for seed in seeds]
+        found = stream_keys([*own, *common])
+        shared = found[[len(own) + seeds.index(job.seed) for job in self.jobs]]
+        # One transfer for both: on a GPU, rounds of small clients are mostly waiting.
+        keys = torch.stack([found[: len(own)], shared]).to(self.device)
+        return keys[0], keys[1]
 
     def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
         """The batches of all jobs; of one epoch of training alone, where `epoch` is given."""

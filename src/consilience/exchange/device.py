@@ -50,14 +50,16 @@ def idle(step: Step, carry: State, extras: State, rows: Rows, epoch: int | None 
 
 def facts_of(cohort: Cohort, dtype: torch.dtype) -> State:
     """What tells the clients of a cohort apart, one row a job."""
-    decayed = [cohort.work.lr_decay**cohort.round] * len(cohort.jobs)
+    decay = [cohort.work.lr_decay**cohort.round] * len(cohort.jobs)
+    numbers = torch.tensor([cohort.samples(), cohort.steps(), decay], dtype=dtype, device=cohort.device)
+    own, common = cohort.keys()
     return {
         FACTS: {
-            "samples": cohort.column(cohort.samples(), dtype),
-            "steps": cohort.column(cohort.steps(), dtype),
-            "key": cohort.keys(),
-            "common_key": cohort.common_keys(),
-            "decay": cohort.column(decayed, dtype),
+            "samples": numbers[0],
+            "steps": numbers[1],
+            "decay": numbers[2],
+            "key": own,
+            "common_key": common,
         }
     }
 

@@ -34,7 +34,7 @@ class Arm:
     choice: MethodChoice
     variants: tuple[tuple[Algorithm, Solver], ...]
     labels: tuple[str, ...]
-    """By variant."""
+    """What tables call the variants, one for each."""
 
     @property
     def name(self) -> str:

@@ -56,7 +56,7 @@ def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
 
 
 def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """To six digits: thousands of lines have such lists."""
+    """The lists, rounded to six digits: thousands of lines have such lists."""
     return {name: [float(f"{value:.6g}") for value in values] for name, values in nodes.items()}
 
 
@@ -68,7 +68,7 @@ def client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
 
 
 def manifests(arms: list[Arm]) -> dict[str, Any]:
-    """By setting, a digest of the data, and by seed how they were split and a digest of the graph."""
+    """A digest of the data by setting, and by seed how they were split and a digest of the graph."""
     scenes = {arm.setting: arm.scene for arm in arms}
     digests = {id(scene.dataset): scene.dataset.digest() for scene in scenes.values()}
     return {
@@ -82,7 +82,7 @@ def manifests(arms: list[Arm]) -> dict[str, Any]:
 
 
 def _graphs(scene: Scene) -> dict[str, str]:
-    """By seed, a digest of the graph; nothing for a star."""
+    """A digest of the graph, by seed; nothing for a star."""
     drawn = {str(seed): adjacency_of(scene, seed) for seed in scene.seeds}
     return {
         seed: hashlib.sha256(graph.tobytes()).hexdigest()

@@ -23,13 +23,13 @@ class Result:
     """The lines of clients.jsonl: every client at the end."""
     summaries: list[MethodSummary]
     models: dict[str, State]
-    """By arm, the final models: stacked over variants and seeds (and nodes or clients)."""
+    """The final models by arm, stacked over variants and seeds (and nodes or clients)."""
     metric: Metric
     """The score by which methods are compared."""
     targets: tuple[float, ...]
     """The values of it that were looked for."""
     digest: str
-    """Of all metrics (but times) and final weights: the same run gives the same digest."""
+    """A digest of all metrics but times and of final weights, the same for the same run on a machine."""
     path: Path | None
     """Where the files of the run are; None where none were written."""
     note: str = ""
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """As `score`, of a run about classification."""
+        """The score of a run about classification."""
         if self.metric.name != "accuracy":
             raise UserError(f"this run was about {self.metric.name}, not accuracy: ask for result.score")
         return self.score

@@ -17,3 +17,4 @@ from consilience.graphs.watts_strogatz import WattsStrogatz as WattsStrogatz
 from consilience.types import registry
 
 TOPOLOGIES = registry(globals(), Topology)
+"""The topologies, by the names that configurations use."""

@@ -12,7 +12,9 @@ import numpy as np
 from consilience.errors import UserError
 
 Adjacency = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+"""[nodes, nodes] who (rows) hears whom (columns)."""
 Weights = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+"""[nodes, nodes] how much a node (rows) counts what it hears from each (columns)."""
 
 REDRAWS = 1000
 """How often a random graph is drawn again before it is said that it will not be connected."""
@@ -89,4 +91,4 @@ class RandomGraph(Graph):
 
     @abstractmethod
     def why(self, nodes: int) -> tuple[str, str]:
-        """Why graphs are not connected: with which options, and with which they usually are."""
+        """The options with which graphs were not connected, and a hint with which they usually are."""

@@ -1,4 +1,4 @@
-"""Every edge with probability p, drawn again until connected."""
+"""Every edge is there with probability p; drawn again until connected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consilience.graphs.base import RandomGraph
 @final
 @dataclass(frozen=True)
 class ErdosRenyi(RandomGraph):
-    """Every edge with probability p, drawn again until connected."""
+    """Every edge is there with probability p; drawn again until connected."""
 
     name: ClassVar[str] = "erdos_renyi"
     p: float = 0.2

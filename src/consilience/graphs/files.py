@@ -14,7 +14,7 @@ from consilience.errors import UserError
 
 
 def order(name: str) -> tuple[bool, int, str]:
-    """Whole numbers come first, by their value."""
+    """The key by which names of nodes are sorted: whole numbers come first, by their value."""
     number = name.removeprefix("-").isdecimal()
     return not number, int(name) if number else 0, name
 
@@ -87,7 +87,7 @@ def _read_json(text: str) -> nx.Graph[str]:
 
 
 def _neighbours(data: Any) -> Mapping[str, list[str]]:
-    """By node, whom it hears: from a plain mapping, or from networkx's adjacency_data."""
+    """Whom each node hears, from a plain mapping or from networkx's adjacency_data."""
     match data:
         case {"directed": True, "adjacency": list()}:
             raise ValueError("the graph is directed; peers hear each other, so make it undirected")

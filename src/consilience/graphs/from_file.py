@@ -21,10 +21,10 @@ class FromFile(Graph):
 
     Nodes are numbered in the order of their names, whole numbers first and numerically.
 
-    Args:
-        path: Ends in .edges, .txt or .csv (a pair of names a line, # before comments), .graphml, or .json
-            ({"0": [1, 2], ...}, or what networkx's adjacency_data gives).
-        nodes: As many as the file holds.
+    Attributes:
+        path: The file, which ends in .edges, .txt or .csv (a pair of names a line, # before comments),
+            .graphml, or .json ({"0": [1, 2], ...}, or what networkx's adjacency_data gives).
+        nodes: How many nodes the file holds.
     """
 
     name: ClassVar[str] = "file"

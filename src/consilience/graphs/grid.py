@@ -18,10 +18,10 @@ from consilience.graphs.base import Graph
 class Grid(Graph):
     """A rectangle in which every node hears those beside, above and below it.
 
-    Args:
-        rows: How many; by default those of the rectangle nearest to a square.
+    Attributes:
+        rows: How many rows there are; by default those of the rectangle nearest to a square.
         periodic: Whether opposite sides are joined, as on a torus.
-        nodes: How many; None: as many as there are clients.
+        nodes: How many nodes there are; None: as many as clients.
     """
 
     name: ClassVar[str] = "grid"

@@ -1,4 +1,4 @@
-"""A ring cut open."""
+"""A ring cut open: every node hears the one before and the one after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from consilience.graphs.base import Graph
 @final
 @dataclass(frozen=True)
 class Line(Graph):
-    """A ring cut open."""
+    """A ring cut open: every node hears the one before and the one after it."""
 
     name: ClassVar[str] = "line"
     nodes: int | None = None

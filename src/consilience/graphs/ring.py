@@ -1,4 +1,4 @@
-"""Every node hears two others."""
+"""A ring: every node hears the one before and the one after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from consilience.graphs.base import Graph
 @final
 @dataclass(frozen=True)
 class Ring(Graph):
-    """Every node hears two others."""
+    """A ring: every node hears the one before and the one after it."""
 
     name: ClassVar[str] = "ring"
     nodes: int | None = None

@@ -22,3 +22,4 @@ from consilience.models.window_lm import WindowLM as WindowLM
 from consilience.types import registry
 
 MODELS = registry(globals(), ModelSpec)
+"""The models, by the names that configurations use."""

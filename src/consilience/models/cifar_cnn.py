@@ -22,7 +22,7 @@ class CifarCNN(ModelSpec):
     name: ClassVar[str] = "cifar-cnn"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Convolutions keep the size, each pooling halves it."""
+        """A network whose convolutions keep the size of an image and whose poolings halve it."""
         convolutions = [
             *stage(image_channels(self.name, shape), 32, kernel=3, padding=1),
             *stage(32, 64, kernel=3, padding=1),

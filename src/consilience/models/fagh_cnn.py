@@ -24,7 +24,7 @@ class FaghCNN(ModelSpec):
     name: ClassVar[str] = "fagh-cnn"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Only the first convolution is padded."""
+        """A network in which only the first convolution is padded."""
         convolutions: list[nn.Module] = [
             nn.Conv2d(image_channels(self.name, shape), 32, 3, padding=1),
             nn.BatchNorm2d(32),

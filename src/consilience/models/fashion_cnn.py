@@ -19,7 +19,7 @@ class FashionCNN(ModelSpec):
     name: ClassVar[str] = "fashion-cnn"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """As in the release, no ReLU follows the second convolution."""
+        """A network in which, as in the release, no ReLU follows the second convolution."""
         convolutions = [
             nn.Conv2d(image_channels(self.name, shape), 32, 3),
             nn.ReLU(),

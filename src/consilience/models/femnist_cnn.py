@@ -22,7 +22,7 @@ class FemnistCNN(ModelSpec):
     name: ClassVar[str] = "femnist-cnn"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Convolutions keep the size, each pooling halves it."""
+        """A network whose convolutions keep the size of an image and whose poolings halve it."""
         convolutions = [
             *stage(image_channels(self.name, shape), 32, kernel=5, padding=2),
             *stage(32, 64, kernel=5, padding=2),

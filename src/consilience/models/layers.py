@@ -8,7 +8,7 @@ from torch import nn
 
 
 def stage(inputs: int, filters: int, kernel: int, padding: int = 0) -> list[nn.Module]:
-    """Convolution, ReLU, 2x2 max-pooling."""
+    """The layers of one stage: convolution, ReLU, 2x2 max-pooling."""
     return [nn.Conv2d(inputs, filters, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
 
 

@@ -22,7 +22,7 @@ class LeNet5(ModelSpec):
     name: ClassVar[str] = "lenet5"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Two unpadded 5x5 convolutions, except for the first one on small images."""
+        """A network of two 5x5 convolutions, unpadded except for the first one on small images."""
         channels = image_channels(self.name, shape)
         convolutions = [
             *stage(channels, 6, kernel=5, padding=2 if min(shape[1:]) < 32 else 0),

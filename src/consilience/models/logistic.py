@@ -19,5 +19,5 @@ class Logistic(ModelSpec):
     name: ClassVar[str] = "logistic"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """The features are the flattened inputs themselves."""
+        """A network whose features are the flattened inputs themselves."""
         return Classifier(nn.Flatten(), nn.Linear(prod(shape), outputs))

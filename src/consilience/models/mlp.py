@@ -26,7 +26,7 @@ class MLP(ModelSpec):
             raise UserError(f"model mlp needs hidden widths of at least 1, got {self.hidden}")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """One linear layer and ReLU for every hidden width, then the output layer."""
+        """A network of one linear layer and ReLU for every hidden width, then the output layer."""
         inputs = prod(shape)
         body = nn.Sequential(nn.Flatten(), *hidden_layers(inputs, self.hidden))
         return Classifier(body, nn.Linear((inputs, *self.hidden)[-1], outputs))

@@ -16,7 +16,7 @@ from consilience.models.spec import Classifier, ModelSpec, flattened_size, hidde
 class MnistCNN(ModelSpec):
     """Two 5x5 convolutions 10-20 and a layer of 50, with dropout (DecHW on MNIST).
 
-    PyTorch's MNIST example until December 2018. `dropout` switches both of its dropout layers.
+    It was PyTorch's MNIST example until December 2018. `dropout` switches both of its dropout layers.
     """
 
     name: ClassVar[str] = "mnist-cnn"
@@ -24,7 +24,7 @@ class MnistCNN(ModelSpec):
     dropout: bool = True
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Pooling comes before each ReLU, and whole channels of the second convolution are dropped."""
+        """A network that pools before each ReLU and drops whole channels of the second convolution."""
         convolutions: list[nn.Module] = [
             nn.Conv2d(image_channels(self.name, shape), 10, 5),
             nn.MaxPool2d(2),

@@ -22,7 +22,7 @@ class PflCNN(ModelSpec):
     name: ClassVar[str] = "pfl-cnn"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Unpadded convolutions; dropout of 0.25 after them and of 0.5 after the hidden layer."""
+        """A network of unpadded convolutions; dropout is 0.25 after them and 0.5 after the hidden layer."""
         convolutions = [
             nn.Conv2d(image_channels(self.name, shape), 32, 3),
             nn.ReLU(),

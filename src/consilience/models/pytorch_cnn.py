@@ -16,14 +16,14 @@ from consilience.models.spec import Classifier, ModelSpec, flattened_size, hidde
 class PyTorchCNN(ModelSpec):
     """Two 5x5 convolutions 20-50 and a layer of 500 (FedCurv on MNIST).
 
-    PyTorch's MNIST example from December 2018 to November 2019. The example ends in log-softmax; this model
-    gives logits, so that the cross-entropy is the same.
+    It was PyTorch's MNIST example from December 2018 to November 2019. The example ends in log-softmax; this
+    model gives logits, so that the cross-entropy is the same.
     """
 
     name: ClassVar[str] = "pytorch-cnn"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Unpadded convolutions, each with ReLU and pooling."""
+        """A network of unpadded convolutions, each with ReLU and pooling."""
         convolutions = [
             *stage(image_channels(self.name, shape), 20, kernel=5),
             *stage(20, 50, kernel=5),

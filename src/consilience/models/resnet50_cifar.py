@@ -26,7 +26,7 @@ def _normalised(inputs: int, filters: int, kernel: int, stride: int = 1) -> list
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 (which takes the stride) and 1x1 convolutions, added to a shortcut."""
+    """A residual block: 1x1, 3x3 (which takes the stride) and 1x1 convolutions, added to a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Bottleneck(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """ReLU of residual plus shortcut."""
+        """The ReLU of residual plus shortcut."""
         activated: Tensor = self.activation(self.residual(x) + self.shortcut(x))
         return activated
 
@@ -62,7 +62,7 @@ class ResNet50Cifar(ModelSpec):
     name: ClassVar[str] = "resnet50-cifar"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Every image size works: the last stage is averaged."""
+        """A network for images of every size: the last stage is averaged."""
         layers = [*_normalised(image_channels(self.name, shape), 64, 3), nn.ReLU()]
         channels = 64
         for width, blocks, stride in _STAGES:

@@ -32,7 +32,7 @@ class SimpleCNN(ModelSpec):
     projection: bool = True
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Unpadded convolutions; the projection, where there is one, is 84-84-256."""
+        """A network of unpadded convolutions; the projection, where there is one, is 84-84-256."""
         convolutions = [
             *stage(image_channels(self.name, shape), 6, kernel=5),
             *stage(6, 16, kernel=5),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from consilience.errors import UserError
 
 PROJECTION_SIZE = 256
+"""How many features MOON's projection gives."""
 
 
 class Classifier(nn.Module):
@@ -27,7 +28,7 @@ class Classifier(nn.Module):
         return features
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[batch, outputs]`."""
+        """The logits `[batch, outputs]`."""
         logits: Tensor = self.head(self.features(x))
         return logits
 
@@ -46,7 +47,7 @@ class ModelSpec(ABC):
         """A freshly initialised network.
 
         Args:
-            shape: One input without its batch axis; (channels, height, width) for images.
+            shape: The shape of one input, without a batch axis; (channels, height, width) for images.
             outputs: How many numbers it gives for an input: the classes, where inputs are classified.
 
         Raises:
@@ -77,7 +78,13 @@ def image_channels(name: str, shape: tuple[int, ...]) -> int:
 
 
 def flattened_size(name: str, layers: Sequence[nn.Module], shape: tuple[int, ...]) -> int:
-    """How many numbers `layers` turn one image of this shape into; images that are too small are refused."""
+    """How many numbers `layers` turn one image into; images that are too small are refused.
+
+    Args:
+        name: The model that asks, for the text of an error.
+        layers: Its convolutions and what is between them.
+        shape: The channels, height and width of an image.
+    """
     windows = [window for layer in layers if (window := _window(layer))]
     smallest = 1
     for kernel, stride, padding in reversed(windows):
@@ -92,7 +99,7 @@ def flattened_size(name: str, layers: Sequence[nn.Module], shape: tuple[int, ...
 
 
 def _window(layer: nn.Module) -> tuple[int, int, int] | None:
-    """Kernel, stride and padding of a layer that changes an image's size."""
+    """The kernel, stride and padding of a layer that changes an image's size; None for all others."""
     if isinstance(layer, nn.Conv2d):
         return layer.kernel_size[0], layer.stride[0], int(layer.padding[0])
     if isinstance(layer, nn.MaxPool2d):

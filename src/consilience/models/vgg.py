@@ -36,7 +36,7 @@ class VGG(ModelSpec):
     projection: bool = False
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """Five poolings need images of at least 32x32; larger ones are averaged to 512 features."""
+        """A network that pools five times, for images of at least 32x32; larger ones are averaged."""
         layers: list[nn.Module] = []
         channels = image_channels(self.name, shape)
         for block in self.blocks:

@@ -22,7 +22,7 @@ class _Windows(nn.Module):
         self.window = window
 
     def forward(self, x: Tensor) -> Tensor:
-        """From tokens [batch, places]."""
+        """The windows of tokens [batch, places]."""
         embedded = F.pad(self.embedding(x), (0, 0, self.window - 1, 0))
         return torch.cat([embedded[:, back : back + x.shape[1]] for back in range(self.window)], -1)
 
@@ -43,7 +43,7 @@ class WindowLM(ModelSpec):
             raise UserError("model window-lm needs a window, width and hidden layer of at least 1")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Classifier:
-        """A prediction at every place, [batch, places, outputs]."""
+        """A network that predicts at every place, [batch, places, outputs]."""
         if len(shape) != 1:
             raise UserError(f"model window-lm needs sequences of tokens, [places], got shape {shape}")
         windows = _Windows(outputs, self.width, self.window)

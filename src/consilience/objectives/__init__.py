@@ -14,4 +14,6 @@ from consilience.objectives.proximal import Proximal as Proximal
 from consilience.objectives.virtual_teacher import VirtualTeacher as VirtualTeacher
 from consilience.types import registry
 
+# `SyntheticAnchors` is not among them: only DeSA has the anchors that it needs.
 OBJECTIVES = registry(globals(), Objective)
+"""The objectives, by the names that configurations use."""

@@ -1,4 +1,7 @@
-"""The contract of an objective: how does a client train?"""
+"""The contract of an objective: how does a client train?
+
+A client trains on what a hub sent: a server, or on a graph the node itself.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
     from consilience.rules.base import Rule
 
 EarlyStop = Literal["never", "stop", "rollback"]
-"""On a rise of the held-out loss after an epoch: go on, stop there, or return to the start of the round."""
+"""What a client does where the held-out loss has risen after an epoch: go on, stop there, or return to the
+model from the start of the round."""
 
 
 class Pass(NamedTuple):
@@ -30,10 +34,10 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """The plain loss; subclasses add to it.
+    """The plain loss, with nothing added.
 
-    `penalty` and `correct` see only their arguments: tensors they need come through `context`. That is
-    what lets the engine stack, pack and capture one step for many clients.
+    Subclasses override what they change. `penalty` and `correct` see only their arguments: tensors they need
+    come through `context`. That is what lets the engine stack, pack and capture one step for many clients.
     """
 
     name: ClassVar[str] = "plain"
@@ -41,13 +45,14 @@ class Objective:
     """Whether each round begins with an exchange of gradients at the hub's model: a client then finds the
     mean in `down["gradient"]` and its own in `memory["gradient"]`."""
     early_stop: EarlyStop = field(default="never", kw_only=True)
+    """Whether training may end before its last epoch."""
 
     def init_hub(self, model: State) -> State:
-        """State that a hub keeps for this objective beside the model."""
+        """The state that a hub keeps for this objective beside the model, before round 0."""
         return {}
 
     def init_memory(self, model: State) -> State:
-        """State that a client keeps for this objective between rounds."""
+        """The state that a client keeps for this objective between rounds, before its first one."""
         return {}
 
     def download(self, hub: State) -> State:
@@ -59,7 +64,13 @@ class Objective:
         return client
 
     def context(self, client: Client, down: State, memory: State) -> State:
-        """The tensors that `start`, `penalty` and `correct` need."""
+        """The tensors that `start`, `penalty` and `correct` need.
+
+        Args:
+            client: The client that is about to train.
+            down: What the hub sent.
+            memory: What the client remembers.
+        """
         return {}
 
     def start(self, down: State, context: State) -> State:
@@ -67,7 +78,7 @@ class Objective:
         return down
 
     def fit(self, task: Task, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of every row, [batch]."""
+        """[batch] the loss of every row."""
         return task.loss(logits, targets)
 
     def penalty(self, at: Pass, context: State) -> Tensor | None:
@@ -79,7 +90,14 @@ class Objective:
         return grads
 
     def finish(self, client: Client, down: State, trained: Trained, memory: State) -> tuple[State, State]:
-        """After training: what to send beside the model (or in place of a group of it), what to remember."""
+        """What to send beside the trained model (or in place of a group of it), and what to remember.
+
+        Args:
+            client: The client that has trained.
+            down: What the hub sent.
+            trained: The result of the training.
+            memory: What the client remembered before.
+        """
         return {}, {}
 
     def rebuilt(self) -> frozenset[str]:
@@ -87,11 +105,11 @@ class Objective:
         return frozenset()
 
     def receive(self, message: State, last: State) -> State:
-        """The message with its rebuilt groups, from what arrived: as `Phase.receive`."""
+        """The message that arrived, with its rebuilt groups; the arguments are those of `Phase.receive`."""
         return message
 
     def absorb(self, hub: State, inbox: Inbox) -> State:
-        """The hub state of this objective after the uploads arrived."""
+        """The hub's state for this objective after the uploads have arrived."""
         return {}
 
     def refuse_rule(self, rule: Rule) -> str | None:

@@ -8,7 +8,8 @@ the mean over its rows of
 z are the features of the pass in training, which the output layer reads (a projection, in models that have
 one). z_glob and z_prev are those of the model that the hub sent and of the client's last `pool` local models:
 frozen, in evaluation mode, on the same batch. An earlier model that does not exist yet is left out, so that a
-client's first loss is 0, as in the authors' release. One that was not sampled for long keeps its old ones.
+client's first loss is 0, as in the authors' release. A client that was not sampled for long keeps its old
+models.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from consilience.client import Client, Trained
 
 WEIGHTS = ("params", "buffers")
+"""The groups of a model."""
 EARLIER = "previous"
 """The group that counts the earlier models; the latest of them is `previous0_params`, `previous0_buffers`."""
 EPSILON = 1e-8
@@ -114,5 +116,5 @@ def _group(slot: int, kind: str) -> str:
 
 
 def _directions(output: Output) -> Tensor:
-    """[batch, features] of length 1, so that inner products are cosines."""
+    """[batch, features] the features, scaled to length 1 so that inner products are cosines."""
     return F.normalize(output.features.flatten(1), dim=-1, eps=EPSILON)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from consilience.rules.base import Rule
 
 CONTROL, CHANGE = "control", "control_change"
+"""The groups that hold a control (c at the hub, c_k at a client) and, in an upload, the change of c_k."""
 
 
 @final
@@ -38,6 +39,7 @@ class ControlVariates(Objective):
 
     name: ClassVar[str] = "control_variates"
     option: Literal["I", "II"] = "II"
+    """How a client's control is renewed: see above."""
     update: bool = True
     """Whether controls move at all; off, they stay 0 and this is the plain objective."""
 

@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from consilience.rules.base import Rule
 
 DRIFT, CONTROL, CHANGE = "drift", "control", "control_change"
+"""The groups that hold h, SCAFFOLD's controls and, in an upload, the change of a client's control."""
 
 
 @dataclass(frozen=True)
 class Drift(Objective):
-    """Adds `alpha/2 ||v - (w - h_k)||^2` to the loss; what is common to those below."""
+    """Adds `alpha/2 ||v - (w - h_k)||^2` to the loss: what the two objectives below have in common."""
 
     alpha: float = 0.01
 

@@ -56,7 +56,7 @@ class FisherElastic(Objective):
     fisher: Kind = "per_sample_mean"
     stiffness: float | None = 1.0
     one_in: int = 1
-    """The largest Fisher entries, one in so many, are those that count and are sent."""
+    """One Fisher entry in so many counts and is sent: the largest ones."""
 
     def __post_init__(self) -> None:
         check_non_negative(self, "strength")
@@ -101,7 +101,7 @@ class FisherElastic(Objective):
         return {**unpack(packed, fisher), PACKED: packed}, now
 
     def _sparse(self, fisher: Params) -> Params:
-        """The largest entries, and 0 for the others."""
+        """The diagonal with 0 for all but its largest entries."""
         if self.one_in == 1:
             return fisher
         vector = concatenated(fisher)
@@ -109,7 +109,7 @@ class FisherElastic(Objective):
         return divided(spread(taken(vector, positions), positions, len(vector)), fisher)
 
     def _packed(self, change: State, now: Tensor, before: Tensor) -> Params:
-        """Both changes where they can be other than 0."""
+        """Both changes, at the coordinates where they can be other than 0."""
         counts = ((now != 0) | (before != 0)).to(now.dtype)
         positions = largest(counts, min(2 * self._count(len(now)), len(now)))
         values = {group: taken(concatenated(params), positions) for group, params in change.items()}

@@ -53,7 +53,7 @@ class FreshGradients(Objective):
         }
 
     def penalty(self, at: Pass, context: State) -> Tensor | None:
-        """Linear in the parameters, so that its gradient is `-g_k(w)`."""
+        """A term that is linear in the parameters, so that its gradient is `-g_k(w)`."""
 
         def loss(params: Params) -> Tensor:
             # The buffers after this pass are dropped: the statistics are those of the model that trains.

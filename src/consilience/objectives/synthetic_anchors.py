@@ -28,7 +28,7 @@ from consilience.sweeping import is_zero
 from consilience.types import Batch, Number, State
 
 Reduction = Literal["batchmean", "released"]
-"""The divergence of an anchor: summed over classes, or their mean, as the release has it."""
+"""How the divergence of an anchor is reduced: to the sum over classes, or to their mean as in the release."""
 
 _STREAM = 1 << 22  # far from other uses of a batch's key
 
@@ -39,15 +39,15 @@ class SyntheticAnchors(Objective):
     """Adds distillation on anchors and a contrast with them; their images and teacher come in the context.
 
     Attributes:
-        lambda_ori: Weight of the cross-entropy.
-        lambda_kd: Weight of the distillation.
-        lambda_reg: Weight of the contrast.
+        lambda_ori: The weight of the cross-entropy.
+        lambda_kd: The weight of the distillation.
+        lambda_reg: The weight of the contrast.
         train_on_anchors: Whether the cross-entropy is that of anchors too.
         anchors_per_step: How many anchors a step draws; None: it takes all.
         kl: How the divergence is reduced.
-        temperature: Of the distillation.
+        temperature: The temperature of the distillation.
         distil_weight: The divergence's share in the distillation.
-        contrast_temperature: Of the contrast.
+        contrast_temperature: The temperature of the contrast.
     """
 
     name: ClassVar[str] = "synthetic_anchors"
@@ -104,20 +104,27 @@ class SyntheticAnchors(Objective):
 
 
 def divergence(teacher: Tensor, student: Tensor, temperature: Number, kl: Reduction) -> Tensor:
-    """`KL(softmax(teacher / T) || softmax(student / T))` of [rows, classes] logits, the mean over rows."""
+    """0-d, the mean over rows of `KL(softmax(teacher / T) || softmax(student / T))`.
+
+    Args:
+        teacher: [rows, classes] the teacher's logits.
+        student: [rows, classes] the student's.
+        temperature: T, by which both are divided.
+        kl: How the divergence of a row is reduced over classes.
+    """
     target, given = (F.log_softmax(logits / temperature, -1) for logits in (teacher, student))
     each = target.exp() * (target - given)
     return each.mean() if kl == "released" else each.sum(-1).mean()
 
 
 def supervised_contrast(features: Tensor, labels: Tensor, weight: Tensor, temperature: Number) -> Tensor:
-    """Khosla et al.'s loss: features of one class should point one way, and those of others elsewhere.
+    """0-d, Khosla et al.'s loss, small where features of a class point one way and all others elsewhere.
 
     Args:
         features: [rows, features], at least two rows that count.
-        labels: [rows]
+        labels: [rows] the class of every row.
         weight: [rows] 0 for rows that do not count.
-        temperature: By which cosines are divided.
+        temperature: What cosines are divided by.
     """
     directions = F.normalize(features, dim=-1)
     cosines = directions @ directions.T / temperature

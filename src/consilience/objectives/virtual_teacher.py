@@ -37,7 +37,9 @@ class VirtualTeacher(Objective):
 
     name: ClassVar[str] = "virtual_teacher"
     alpha: float = 1.0
+    """The share of the teacher in the loss."""
     beta: float = 0.99
+    """The probability that the teacher gives to the true class."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):

@@ -121,7 +121,7 @@ class _Block:
     setting: str
     coordinates: Sequence[str]
     methods: Mapping[str, Mapping[str, Sequence[Curve]]]
-    """By label and name of a list over nodes: of each chosen node."""
+    """The curves of each chosen node, by the method's label and the name of a list over nodes."""
     nodes: Sequence[str]
     """What the chosen ones are called."""
     seed: int
@@ -129,17 +129,17 @@ class _Block:
 
     @property
     def rows(self) -> int:
-        """Of coordinates, for each method."""
+        """How many rows of coordinates each method has."""
         return math.ceil(len(self.coordinates) / COLUMNS)
 
     @property
     def columns(self) -> int:
-        """As few as these rows allow: five coordinates are three above two."""
+        """How many columns there are, as few as these rows allow: five coordinates are three above two."""
         return math.ceil(len(self.coordinates) / self.rows)
 
     @property
     def heights(self) -> list[float]:
-        """By row: of labels and panels, with room for the legend beside them."""
+        """The heights of rows of labels and panels, with room for the legend beside them."""
         labels = [_label(label).count("\n") + 1 for label in self.methods]
         heights = [height for lines in labels for height in (LABEL * lines, *[UPPER, LOWER] * self.rows)]
         return [height * max(1, (0.8 + LINE * len(self.nodes)) / sum(heights)) for height in heights]
@@ -228,7 +228,7 @@ def _far_apart(curves: Sequence[Curve]) -> bool:
 
 
 def _scale(axes: Axes, curves: Sequence[Curve], wide: bool) -> None:
-    """For curvatures, which are not negative."""
+    """Choose the scale of curvatures, which are not negative."""
     values = [value for curve in curves for value in curve.values()]
     top = max(values, default=0)
     if wide and top > 0:

@@ -38,7 +38,7 @@ class GraphStatistics:
     degree_max: int
     components: int
     diameter: int
-    """Of the largest component: the most steps that news need from one node to another."""
+    """The most steps that news need from one node to another, in the largest component."""
     spectral_gap: float
     """1 - |lambda_2| of the Metropolis-Hastings weights: how much nearer to each other nodes come in a round
     of averages, from 0 (never, the graph is not connected) to 1 (all the way)."""

@@ -31,7 +31,7 @@ WORST_TO_BEST = "YlGnBu"
 LUMINANCE = (0.2126, 0.7152, 0.0722)
 """How bright red, green and blue look."""
 BRIGHT = 0.56
-"""From which on a colour carries dark letters."""
+"""A colour that is at least so bright carries dark letters."""
 
 
 def map_plot(

@@ -104,20 +104,20 @@ class _Block:
     setting: str
     methods: Mapping[str, Method]
     curvatures: Mapping[str, Sequence[Curve]]
-    """By method that has any: of each chosen node."""
+    """The curvature of each chosen node, by the methods that have any."""
     nodes: Sequence[str]
     """What the chosen ones are called."""
     distances: Mapping[str, Curve]
-    """By method that has any: from consensus."""
+    """The distances from consensus, by the methods that have any."""
     seed: int
 
     def rows(self, columns: int) -> tuple[int, int]:
-        """Of scores, and of all else."""
+        """How many rows there are of scores, and of all else."""
         others = len(self.curvatures) + bool(self.distances)
         return math.ceil(len(self.methods) / columns), math.ceil(others / columns)
 
     def heights(self, columns: int) -> list[float]:
-        """By row: room for panels, and for the legends beside them."""
+        """The heights of rows, with room for panels and for the legends beside them."""
         first, others = self.rows(columns)
         lines = sum(folded(label, BRIEF).count("\n") + 1 for label in self.distances) + 2
         lines += len(self.nodes) + 2 if self.curvatures else 0

@@ -16,10 +16,10 @@ from consilience.report.summary import Record, runs_by_method
 
 Floats = npt.NDArray[np.float64]
 Runs = Mapping[int, Mapping[int, Record]]
-"""Of a method in a setting: by seed and round."""
+"""The records of a method in a setting, by seed and round."""
 
 Curve = Mapping[int, float]
-"""By round."""
+"""Values by round."""
 
 SHOWN = 6
 """Nodes that are drawn one by one, unless others are asked for."""
@@ -41,7 +41,7 @@ class Method:
     """A method in a setting."""
 
     index: int
-    """Of its look, the same as in the plot of scores."""
+    """The number of its look, the same as in the plot of scores."""
     runs: Runs
 
 
@@ -51,7 +51,7 @@ def settings_with_nodes(records: Iterable[Record]) -> list[str]:
 
 
 def methods_by_setting(records: Sequence[Record], peers: Mapping[str, Peers]) -> dict[str, dict[str, Method]]:
-    """By setting and label, the methods that have something to say about single nodes."""
+    """The methods that have something to say about single nodes, by setting and label."""
     rows = runs_by_method(records)
     labels = list(dict.fromkeys(label for _, label in rows))
     settings: dict[str, dict[str, Method]] = {}
@@ -88,7 +88,7 @@ def node_names(peers: Peers, nodes: Sequence[int]) -> list[str]:
 
 
 def node_lists(record: Record) -> Mapping[str, Sequence[float | None]]:
-    """By name; none where nothing is recorded about nodes."""
+    """The lists over nodes by name; none where nothing is recorded about nodes."""
     lists = record.get("nodes") or {}
     if not isinstance(lists, Mapping):
         raise UserError(f"a metrics record has 'nodes': {lists!r}; it must hold lists by name")
@@ -102,7 +102,7 @@ def node_values(record: Record, key: str) -> Floats:
 
 
 def pooled_values(runs: Runs, key: str) -> dict[int, Floats]:
-    """By round, what is known of nodes in any seed."""
+    """What is known of nodes in any seed, by round."""
     numbers = sorted({number for run in runs.values() for number in run})
     pooled = {
         number: np.concatenate([node_values(run[number], key) for run in runs.values() if number in run])

@@ -14,7 +14,7 @@ from consilience.problems import Metric
 Record = Mapping[str, object]
 
 FRACTIONS = (0.5, 0.8, 0.9, 0.95)
-"""Of a seed's best value, for `MethodSummary.rounds_to_best`."""
+"""Shares of a seed's best value, for `MethodSummary.rounds_to_best`."""
 
 ROUNDED = 1 - 1e-12
 """Lets a value that is such a fraction exactly count: 0.72 is below 0.9 * 0.8 as computed."""
@@ -57,7 +57,7 @@ class MethodSummary:
     dropped: int
     rounds_to_best: dict[str, RoundsTo] = field(default_factory=dict)
     personal_mean: float | None = None
-    """Of clients' own models on their own data, at the end; for methods that have such models."""
+    """The final score of clients' own models on their own data, for methods that have such models."""
     personal_std: float | None = None
 
     def to_json(self) -> dict[str, object]:

@@ -16,3 +16,4 @@ from consilience.rules.trimmed_mean import TrimmedMean as TrimmedMean
 from consilience.types import registry
 
 RULES = registry(globals(), Rule)
+"""The rules, by the names that configurations use."""

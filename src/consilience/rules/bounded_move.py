@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
 
 Scope = Literal["tensor", "model"]
+"""What has a norm of its own: every tensor, or the whole model."""
 
 
 @final
@@ -39,7 +40,7 @@ class BoundedMove(Rule):
 
     Attributes:
         scope: Whether every tensor or the whole model moves by less than 1.
-        s: Slows small moves: a distance d is shortened to d / (d + s).
+        s: What slows small moves: a distance d is shortened to d / (d + s).
         weighting: How neighbours weigh in the mean.
     """
 
@@ -81,7 +82,7 @@ def _of_neighbours(inbox: Inbox, weighting: Weighting) -> Tensor:
 
 
 def _own(old: Params, inbox: Inbox) -> Params:
-    """What the node trained; what it holds where it had nothing to say (without data, or rejected)."""
+    """The parameters that the node trained, or holds where it had nothing to say (no data, or rejected)."""
     assert inbox.own is not None  # at a server it is refused
     spoke = ((inbox.weights > 0) & (inbox.peers == 0)).any()
     return tree.where(spoke, {"params": inbox.own["params"]}, {"params": old})["params"]

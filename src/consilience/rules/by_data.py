@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 from torch import Tensor
 
+from consilience import aggregate
 from consilience.rules.base import Rule
 from consilience.types import Params
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
 
 Weighting = Literal["samples", "uniform"]
+"""How messages weigh in a mean: by their senders' numbers of samples, or alike."""
 Mixing = Literal["samples", "uniform", "metropolis"]
-"""How a node of a graph weighs its neighbourhood."""
+"""How a node of a graph weighs its neighbourhood: as above, or by Metropolis-Hastings weights."""
 
 
 @final
@@ -36,6 +38,9 @@ class ByData(Rule):
         if self.weighting == "metropolis" and not conditions.graph:
             return "metropolis weights follow from the degrees of a graph: set topology"
         return None
+
+    def contributors(self, inbox: Inbox) -> Tensor:
+        return aggregate.effective_number(self.shares(inbox))
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
         return inbox.mean("params", self.shares(inbox))

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
 
 Epsilon = float | Literal["inverse_degree"]
+"""The share of the way that a node goes, or one over the number of neighbours that it heard."""
 Mode = Literal["joint", "sequential"]
+"""Whether a node goes to all neighbours at once, or to one after the other."""
 
 
 @final
@@ -38,8 +40,8 @@ class Consensus(Rule):
     """A node goes a share of the way to its neighbours, weighted by samples.
 
     Attributes:
-        epsilon: That share, from 0 (stay) to 1; inverse_degree: 1 / how many neighbours were heard.
-        mode: joint: to all neighbours at once; sequential: to one after the other.
+        epsilon: The share of the way, from 0 (stay) to 1; inverse_degree: 1 / how many neighbours were heard.
+        mode: Whether a node goes to all neighbours at once (joint) or to one after the other (sequential).
     """
 
     name: ClassVar[str] = "consensus"
@@ -54,6 +56,10 @@ class Consensus(Rule):
         others = self._followed(inbox)
         own = (inbox.weights > 0) & (inbox.peers == 0)
         return others + (1 - others.sum()) * own
+
+    def contributors(self, inbox: Inbox) -> Tensor:
+        shares = self.shares(inbox)
+        return aggregate.effective_number(torch.cat((shares, 1 - shares.sum()[None])))
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
         shares = self.shares(inbox)
@@ -73,7 +79,7 @@ class Consensus(Rule):
         own = torch.where(heard, 0.0, inbox.weights).sum()
         sizes = torch.where(heard, inbox.weights + (heard.sum() - 1) * own, 1.0)
         steps = torch.where(heard, epsilon * inbox.weights / sizes, 0.0)
-        # Of each step, the later ones leave this share.
+        # A step counts by the share of it that the later ones leave.
         left = (1 - steps).flip(0).cumprod(0).flip(0)
         return steps * torch.cat((left[1:], torch.ones_like(left[:1])))
 

@@ -35,22 +35,27 @@ if TYPE_CHECKING:
     from consilience.algorithm import Inbox
 
 Distance = Literal["hos", "renyi0", "renyi0.5", "renyi1", "renyi2"]
+"""How the distance from a Gaussian is measured."""
 Form = Literal["normalised", "as_printed"]
+"""How weights come from distances."""
 Sign = Literal["abs", "clip", "raw"]
+"""What is done with a negative distance."""
 
 BINS, REACH = 64, 4.0
+"""How many bins a histogram has, and how far they reach on either side of 0."""
 
 
 @final
 @dataclass(frozen=True)
 class Gaussianity(Rule):
-    """Layers far from a Gaussian weigh more."""
+    """The mean of the models, in which layers whose weights are far from Gaussian weigh more."""
 
     name: ClassVar[str] = "gaussianity"
     distance: Distance = "hos"
     form: Form = "normalised"
     sign: Sign = "abs"
     standardise: bool = False
+    """Whether weights are scaled to mean 0 and variance 1 before they are measured."""
 
     def __post_init__(self) -> None:
         if self.distance != "hos" and self.sign != "abs":
@@ -118,7 +123,7 @@ def histogram(samples: Tensor) -> Tensor:
 
 
 def gaussian_mass(device: torch.device) -> Tensor:
-    """[BINS] the mass of N(0, 1) in the same bins, end bins with their tails; never exactly 0."""
+    """[BINS] the mass of N(0, 1) in the bins of `histogram`, end bins with their tails; never exactly 0."""
     edges = torch.linspace(-REACH, REACH, BINS + 1, dtype=torch.float64, device=device)[1:-1]
     cumulative = torch.special.ndtr(edges)
     ends = (cumulative.new_zeros(1), cumulative.new_ones(1))
@@ -127,7 +132,7 @@ def gaussian_mass(device: torch.device) -> Tensor:
 
 
 def renyi(p: Tensor, q: Tensor, order: float) -> Tensor:
-    """The Renyi divergence of every row of p from q, order 0, 0.5, 1 or 2."""
+    """[rows] the Renyi divergence, of order 0, 0.5, 1 or 2, of every row of p [rows, bins] from q [bins]."""
     if order == 0:
         return -torch.where(p > 0, q, 0.0).sum(-1).log()
     if order == 0.5:

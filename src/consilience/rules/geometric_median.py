@@ -39,8 +39,8 @@ class GeometricMedian(Rule):
     Data sizes do not count, for they can be lies too. Buffers are merged by data as always.
 
     Attributes:
-        iterations: Of Weiszfeld's algorithm; a fixed number.
-        eps: Distances below are taken for this.
+        iterations: How many iterations of Weiszfeld's algorithm there are, always.
+        eps: The least distance; smaller ones are taken for it.
     """
 
     name: ClassVar[str] = "geometric_median"

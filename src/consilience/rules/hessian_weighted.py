@@ -47,28 +47,32 @@ if TYPE_CHECKING:
     from consilience.client import Client
 
 Form = Literal["normalised", "client_split", "as_printed"]
+"""How weights come from curvature: see above."""
 Scope = Literal["layer", "tensor", "model", "none"]
+"""What part of a diagonal has unit norm."""
 Accumulate = Literal["none", "sum", "ema"]
+"""How diagonals add up over rounds: not at all, as a sum, or as an exponential moving average."""
 
 
 @dataclass(frozen=True)
 class HessianWeighted(Rule):
-    """Each coordinate by the clients' curvature diagonals; layers outside `layers` by data.
+    """The mean of each coordinate, weighted by the clients' curvature diagonals; outside `layers` by data.
 
     Attributes:
         layers: Which layers carry curvature.
         form: How weights come from curvature.
-        kind: The curvature diagonal.
+        kind: Which curvature diagonal clients compute.
         norm_scope: What has unit norm at each client before it is sent (none: sent as it is).
-        accumulate: none: this round's diagonal; sum: added up over rounds; ema: (1-beta) old + beta new.
+        accumulate: What is sent: this round's diagonal (none), the sum over rounds (sum), or
+            (1-beta) old + beta new (ema).
         beta: The factor of a new diagonal when accumulating.
         include_self: Whether a node on a graph counts itself.
         weighting: The weights of what has no curvature.
-        guard: Caps a client's curvature at so many times the median of what a receiver hears, coordinate by
-            coordinate, once it has unit norm again (over the whole model where norm_scope is none; so
-            accumulated curvature counts by its direction alone). 1 is recommended; none is the paper.
-            Where fewer than half of the clients have curvature the median is 0, and the weights are those
-            of what has none: a coordinate about which few claim to know something is safe, not sharp.
+        guard: The cap on a client's curvature: so many times the median of what a receiver hears,
+            coordinate by coordinate, once it has unit norm again (over the whole model where norm_scope is
+            none; so accumulated curvature counts by its direction alone). 1 is recommended; none is the
+            paper. Where fewer than half of the clients have curvature the median is 0, and the weights are
+            those of what has none: a coordinate about which few claim to know something is safe, not sharp.
     """
 
     name: ClassVar[str] = "hessian_weighted"
@@ -129,8 +133,27 @@ class HessianWeighted(Rule):
         merged = inbox.mean("params", shares)
         return merged | {name: self._weigh(name, inbox, importance, shares) for name in importance}
 
+    def contributors(self, inbox: Inbox) -> Tensor | None:
+        if self.form != "normalised" or self.guard is not None:
+            return None
+        shares, importance = self.shares(inbox), inbox["importance"]
+        heard, by_share = (shares > 0).double(), aggregate.effective_number(shares)
+        total, count = torch.zeros_like(by_share), 0
+        for name, value in inbox["params"].items():
+            size = value[0].numel()
+            count += size
+            if name not in importance:
+                total = total + size * by_share
+                continue
+            evidence = importance[name].double()
+            # Sums by products, so that many receivers of the same messages cost no more memory than one.
+            sums, squares = (aggregate.weighted_sum(one, heard) for one in (evidence, evidence.square()))
+            number = sums.square() / torch.where(squares > 0, squares, 1.0)
+            total = total + torch.where(squares > 0, number, by_share).sum()
+        return total / count
+
     def _weigh(self, name: str, inbox: Inbox, importance: Params, shares: Tensor) -> Tensor:
-        """One merged parameter."""
+        """The merged value of one parameter."""
         value, guard = inbox["params"][name], self.guard
         form: Callable[[Tensor, Tensor], Tensor]
         if self.form == "normalised":
@@ -160,7 +183,7 @@ def _believable(importance: Params, scope: Scope) -> Params:
 
 
 def _unit(diagonal: Params, layers: tuple[tuple[str, ...], ...], scope: Scope) -> Params:
-    """The diagonal with unit norm per layer, per tensor or over all chosen layers."""
+    """The diagonal, scaled to unit norm per layer, per tensor or over all chosen layers."""
     if scope == "none":
         return diagonal
     groups = {"layer": layers, "tensor": tuple((name,) for name in diagonal), "model": (tuple(diagonal),)}
@@ -171,7 +194,7 @@ def _unit(diagonal: Params, layers: tuple[tuple[str, ...], ...], scope: Scope) -
 
 
 def _without_self(inbox: Inbox, weighting: Weighting) -> Tensor:
-    """Weights of the neighbours alone; a node that hears nobody keeps its own model."""
+    """[messages] the weights of the neighbours alone; a node that hears nobody keeps its own model."""
     alone = inbox.peers.sum() == 0
     others = inbox.peers
     if weighting == "uniform":
@@ -186,12 +209,12 @@ def _layer_maxima(importance: Params, name: str) -> Tensor:
 
 
 def _normalised(weights: Tensor, value: Tensor, evidence: Tensor) -> Tensor:
-    """Per coordinate, the mean weighted by curvature; by data where there is none."""
+    """The mean of each coordinate, weighted by curvature; by data where there is none."""
     return aggregate.importance_mean({"": value}, {"": evidence}, weights)[""]
 
 
 def _client_split(weights: Tensor, dead: Tensor, value: Tensor, evidence: Tensor) -> Tensor:
-    """Clients without any curvature in a layer keep their data share there."""
+    """The mean in which clients without any curvature in a layer keep their data share there."""
     rest = weights * ~dead
     weighed = aggregate.importance_mean(
         {"": value}, {"": evidence}, rest / rest.sum().clamp(min=1e-300), heard=rest > 0

@@ -39,7 +39,7 @@ class Krum(Rule):
 
     Attributes:
         f: How many of the messages may be lies.
-        keep: How many models are averaged: 1 is Krum, more is multi-Krum, none as many as can be.
+        keep: How many models are averaged: 1 is Krum, more is multi-Krum; none: as many as can be.
     """
 
     name: ClassVar[str] = "krum"
@@ -59,7 +59,7 @@ class Krum(Rule):
         return inbox.mean("params", self.coefficients(inbox))
 
     def coefficients(self, inbox: Inbox) -> Tensor:
-        """[messages] equal weights of those kept, 0 for all others."""
+        """[messages] equal weights of the messages that are kept, 0 for all others."""
         heard = inbox.weights > 0
         count = heard.sum()
         scores = self.scores(inbox)
@@ -71,7 +71,7 @@ class Krum(Rule):
         return kept / kept.sum().clamp(min=1)
 
     def scores(self, inbox: Inbox) -> Tensor:
-        """[messages] small for a message with close neighbours, infinite for one that was not received."""
+        """[messages] scores: small for one with close neighbours, infinite for one that was not received."""
         heard = inbox.weights > 0
         count = heard.sum()
         distances = robust.sq_distances(robust.inner_products(inbox["params"]))

@@ -119,7 +119,7 @@ def _with_momentum(steps: Tensor, momentum: Number) -> Tensor:
 
 
 def _with_pull(steps: Tensor, pull: Number) -> Tensor:
-    """The same of plain steps with a pull, the learning rate times mu."""
+    """0-d float64, the sum of the coefficients of plain steps with a pull: the learning rate times mu."""
     steps = steps.double()
     pull = torch.as_tensor(pull, dtype=steps.dtype, device=steps.device)
     summed = -torch.expm1(steps * torch.log1p(-pull)) / torch.where(pull > 0, pull, 1.0)
@@ -127,7 +127,7 @@ def _with_pull(steps: Tensor, pull: Number) -> Tensor:
 
 
 def _with_both(steps: Tensor, momentum: Number, pull: Number) -> Tensor:
-    """The sum of the absolute values of the coefficients of steps with momentum and a pull."""
+    """0-d float64, the sum of the absolute coefficients of steps with momentum and a pull."""
     zero = torch.zeros_like(steps, dtype=torch.float64)
     total: Tensor = _Swings.apply(zero + steps, zero + momentum, zero + pull)  # type: ignore[no-untyped-call]
     return total
@@ -147,7 +147,7 @@ class _Swings(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to save: nobody differentiates it."""
+        """Saves nothing, because nobody differentiates the sum."""
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Tensor) -> tuple[Tensor, int]:

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
 
 BLOCK = 2**21
-"""Numbers that are sorted at a time, over all receivers of a graph."""
+"""How many numbers are sorted at a time, over all receivers of a graph."""
 
 
 def by_blocks(function: Callable[..., Tensor], inbox: Inbox, *stacked: Tensor) -> Tensor:
-    """A function of stacked tensors [messages, ...], coordinate by coordinate, some of them at a time.
+    """What a function makes of stacked tensors [messages, ...], some of their coordinates at a time.
 
     On a graph everything that depends on who was heard takes nodes x messages x coordinates; in blocks
     that is never much.
 
     Args:
-        function: From tensors [messages, coordinates] to one of [coordinates].
-        inbox: Where the messages are from.
-        stacked: Tensors of one shape.
+        function: What turns tensors [messages, coordinates] into one of [coordinates].
+        inbox: The inbox that holds the messages; it tells whether there are many receivers.
+        stacked: Tensors of one shape, [messages, ...].
     """
     messages = len(stacked[0])
     receivers = 1 if inbox.own is None else messages
@@ -60,12 +60,12 @@ def middle_mean(stacked: Tensor, heard: Tensor, trim: Tensor) -> Tensor:
 
 
 def median(stacked: Tensor, heard: Tensor) -> Tensor:
-    """[coordinates] the median of the messages heard: of an even number the mean of the two in the middle."""
+    """[coordinates] the median of the messages heard; of an even number, the mean of the middle two."""
     return middle_mean(stacked, heard, half_of(heard))
 
 
 def half_of(heard: Tensor) -> Tensor:
-    """0-d, the most that can be trimmed at each end so that something is left."""
+    """0-d, the most messages that can be trimmed at each end so that something is left."""
     return ((heard.sum() - 1) // 2).clamp(min=0)
 
 
@@ -90,5 +90,5 @@ def sq_distances(products: Tensor) -> Tensor:
 
 
 def hearer(conditions: Conditions) -> str:
-    """Who combines messages in a setting, for refusals."""
+    """The word for who combines messages, for the text of a refusal."""
     return "a node" if conditions.graph else "a hub"

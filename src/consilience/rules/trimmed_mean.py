@@ -39,7 +39,7 @@ class TrimmedMean(Rule):
     Data sizes do not count, for they can be lies too. Buffers are merged by data as always.
 
     Attributes:
-        fraction: Of the messages, trimmed at each end. Less than one message is none.
+        fraction: The fraction of the messages that is trimmed at each end. Less than one message is none.
     """
 
     name: ClassVar[str] = "trimmed_mean"

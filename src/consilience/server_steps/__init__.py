@@ -11,3 +11,4 @@ from consilience.server_steps.relax import Relax as Relax
 from consilience.types import registry
 
 SERVER_STEPS = registry(globals(), ServerStep)
+"""The server steps, by the names that configurations use."""

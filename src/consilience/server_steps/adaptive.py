@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from consilience.algorithm import Inbox
 
 MOMENTUM, SCALE = "server_momentum", "server_scale"
+"""The groups that hold m and v."""
 
 
 @final
@@ -41,7 +42,7 @@ class Adaptive(ServerStep):
         lr: The step size; about the largest change of a coordinate in a round.
         beta1: How much of m is kept.
         beta2: How much of v is kept, by adam and yogi.
-        tau: Changes far below it count little; above 0.
+        tau: The size of changes far below which they count little; above 0.
     """
 
     name: ClassVar[str] = "adaptive"

@@ -1,4 +1,7 @@
-"""The contract of a server step: what does a hub do with the merged result?"""
+"""The contract of a server step: what does a hub do with the merged result?
+
+A hub is a server that hears its clients, or a node of a graph that hears its neighbours.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerStep:
-    """Replace the old model by the merged one; subclasses do something cleverer."""
+    """Replaces the old model by the merged one.
+
+    Subclasses override what they change.
+    """
 
     name: ClassVar[str] = "replace"
 
     def init(self, params: Params) -> State:
-        """State that a hub keeps for this step."""
+        """The state that a hub keeps for this step, before round 0."""
         return {}
 
     def apply(self, hub: State, merged: Params, inbox: Inbox) -> tuple[Params, State]:
         """The hub's new parameters and the new state of this step.
 
         Args:
-            hub: Its state; the parameters are the old ones, what the objective keeps there is already new.
+            hub: The hub's state: the old parameters, and what the objective keeps there, already renewed.
             merged: What the rule made of the uploads.
             inbox: The uploads, with the rule's shares as weights.
         """

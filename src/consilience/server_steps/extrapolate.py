@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from consilience.rules.base import Rule
 
 PREVIOUS = "previous"
+"""The group that holds the parameters before the last step."""
 
 
 @final
@@ -58,7 +59,13 @@ class Extrapolate(ServerStep):
         return {PREVIOUS: {name: value.clone() for name, value in params.items()}}
 
     def rate(self, old: Params, merged: Params, inbox: Inbox) -> Tensor:
-        """How many times the mean update to go; at least 1."""
+        """0-d, how many times the mean update the hub goes; at least 1.
+
+        Args:
+            old: The hub's parameters.
+            merged: The mean of the clients'.
+            inbox: The uploads, with the shares of that mean as weights.
+        """
         apart = inbox.weights.double() @ _sq_norms(inbox["params"], old)
         together = _sq_norms({name: value[None] for name, value in merged.items()}, old)[0]
         bottom = 2 * (together + self.epsilon)

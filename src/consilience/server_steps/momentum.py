@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from consilience.algorithm import Inbox
 
 MOMENTUM = "server_momentum"
+"""The group that holds m."""
 
 
 @final

@@ -9,3 +9,4 @@ from consilience.transforms.noised import Noised as Noised
 from consilience.types import registry
 
 TRANSFORMS = registry(globals(), Transform)
+"""The transforms, by the names that configurations use."""

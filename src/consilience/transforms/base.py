@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from consilience.client import Client
 
 MODELS = ("params", "merged")
+"""The groups that hold a model, which says how far the parameters moved."""
 GROUPS = (*MODELS, "gradient")
-"""What a transform acts on: the first of these that a message has."""
+"""The groups that a transform acts on: on the first of them that a message has."""
 
 
 class Message(NamedTuple):
@@ -32,7 +33,7 @@ class Message(NamedTuple):
     start: Params
     """The parameters that the client received (its own ones on a graph)."""
     exchange: int
-    """Its number within the round."""
+    """The number of the exchange within the round."""
 
     @property
     def group(self) -> str | None:
@@ -58,24 +59,30 @@ class Transform(ABC):
 
     name: ClassVar[str]
     rebuilt: ClassVar[frozenset[str]] = frozenset()
-    """Groups that are not sent: a receiver works them out from others by `receive`."""
+    """The groups that are not sent: a receiver works them out from others by `receive`."""
     private: ClassVar[frozenset[str]] = frozenset()
-    """Groups that are for the sender alone."""
+    """The groups that are for the sender alone."""
 
     def init_memory(self, params: Params) -> State:
-        """What a client keeps for this transform, for each exchange of a round."""
+        """The state that a client keeps for this transform, for each exchange of a round."""
         return {}
 
     @abstractmethod
     def apply(self, message: Message, memory: State) -> tuple[State, State]:
-        """What is sent instead, and what to remember."""
+        """What is sent in place of the upload, and what to remember."""
 
     def receive(self, message: State, last: State) -> State:
-        """The message with its rebuilt groups, from what arrived: as `Phase.receive`."""
+        """The message that arrived, with its rebuilt groups; the arguments are those of `Phase.receive`."""
         return message
 
     def settle(self, old: State, new: State, inbox: Inbox) -> State:
-        """What a node of a graph makes of the state that it combined from its old one and what it heard."""
+        """The state that a node of a graph goes on with after it has combined what it heard.
+
+        Args:
+            old: The node's state before.
+            new: What the method combined.
+            inbox: What the node heard.
+        """
         return new
 
     def refuse(self, conditions: Conditions) -> str | None:
@@ -114,7 +121,7 @@ class Transformed(Wrapper):
         return tree.join(self.inner.init_link(model), self._memories(model, replies=True))
 
     def _memories(self, model: State, *, replies: bool) -> State:
-        """What is kept for this transform, for exchanges of replies or for the others."""
+        """The states that are kept for this transform, for exchanges of replies or for the others."""
         own = self.transform.init_memory(model["params"])
         exchanges = [number for number, one in enumerate(self.inner.phases()) if one.replies == replies]
         return {self._key(number, group): params for number in exchanges for group, params in own.items()}
@@ -137,7 +144,7 @@ class Transformed(Wrapper):
         return {group: params for group, params in memory.items() if not group.startswith(prefix)}
 
     def _own(self, exchange: int, memory: State) -> State:
-        """What the transform remembers of an exchange."""
+        """What the transform itself remembers of an exchange."""
         prefix = self._key(exchange, "")
         return {g.removeprefix(prefix): params for g, params in memory.items() if g.startswith(prefix)}
 

@@ -15,7 +15,7 @@ from consilience.types import State
 @final
 @dataclass(frozen=True)
 class Clipped(Transform):
-    """A longer update (how far the parameters moved, or the gradient) is shortened to this norm."""
+    """Shortens every update (how far the parameters moved, or the gradient) that is longer than `norm`."""
 
     name: ClassVar[str] = "clipped"
     norm: float = 1.0

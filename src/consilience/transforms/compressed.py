@@ -39,26 +39,28 @@ from consilience.types import Number, Params, State
 Kind = Literal["top_k", "int8"]
 
 PACKED, SCALE = ".packed", ".scale"
-"""After the name of a group: its packed form."""
+"""The endings of a group's name in the names of the groups that hold its packed form."""
 REST = "packing_rest"
-"""What a node of a graph did not send yet."""
+"""The group that holds what a node of a graph did not send yet."""
 VALUES, POSITIONS = "values", "indices"
+"""The tensors of a packed group: some values of the concatenated update, and where they are in it."""
 KEPT = "kept"
-"""What a client remembers: what was not sent yet; on a graph, its public copy."""
+"""The group that a client remembers: what was not sent yet; on a graph, its public copy."""
 LEVELS = 127
+"""The steps of int8 from 0 to the largest absolute value."""
 
 
 @final
 @dataclass(frozen=True)
 class Compressed(Transform):
-    """The largest coordinates of the update, or 8 bits of each, with error feedback.
+    """Sends the largest coordinates of the update, or 8 bits of each, with error feedback.
 
     Attributes:
-        kind: top_k: some coordinates, each with its position; int8: all, in steps of their tensor's
-            largest absolute value / 127.
-        one_in: top_k sends one coordinate in so many.
+        kind: What is sent: some coordinates, each with its position (top_k), or all, in steps of their
+            tensor's largest absolute value / 127 (int8).
+        one_in: How many coordinates there are for each one that top_k sends.
         error_feedback: Whether what a message leaves out is added to the next one.
-        mixing: On a graph, how far a node follows what it merged; None: 1, but 2 / one_in for top_k.
+        mixing: How far a node of a graph follows what it merged; None: 1, but 2 / one_in for top_k.
     """
 
     name: ClassVar[str] = "compressed"
@@ -122,7 +124,7 @@ class Compressed(Transform):
         return 1.0 if self.kind == "int8" else min(1.0, 2 / self.one_in)
 
     def encode(self, group: str, update: Params) -> State:
-        """The groups that travel in place of another one."""
+        """The groups that travel in place of a group: the packed form of an update."""
         if self.kind == "int8":
             return _quantised(group, update)
         vector = concatenated(update)

@@ -21,6 +21,7 @@ from consilience.transforms.base import Message, Transform
 from consilience.types import Number, Params, State
 
 CURVATURE = "importance"
+"""The group of a message that holds curvature."""
 _STREAM = 1 << 20  # far from other uses of a client's key
 _TENSORS = 1 << 16  # more than a group ever has
 
@@ -28,11 +29,11 @@ _TENSORS = 1 << 16  # more than a group ever has
 @final
 @dataclass(frozen=True)
 class Noised(Transform):
-    """Gaussian noise on the update and on the curvature that goes with it.
+    """Adds Gaussian noise to the update and to the curvature that goes with it.
 
     Attributes:
         sigma: The standard deviation on each coordinate of the update.
-        curvature_sigma: The same for curvature; None: as `sigma`.
+        curvature_sigma: The standard deviation on each coordinate of the curvature; None: as `sigma`.
     """
 
     name: ClassVar[str] = "noised"

@@ -16,13 +16,15 @@ from consilience.types import State
 class Until(Wrapper):
     """A method for some rounds, then another that takes the model over.
 
-    Both find their states from the start on; what the first one learns of its own stays where it is. A state
-    of one name is one state, which the second takes over.
+    The states of both are there from the start; what the first one learns of its own stays where it is. A
+    state that both have by one name is one state, which the second takes over.
     """
 
     name: ClassVar[str] = "until"
     rounds: int
+    """How many rounds of the run the first method has."""
     then: Algorithm
+    """The method that follows."""
 
     def __post_init__(self) -> None:
         kinds = (
@@ -70,7 +72,7 @@ class Until(Wrapper):
         return self._both(self.inner.init_link(model), self.then.init_link(model))
 
     def _both(self, first: State, then: State) -> State:
-        """States side by side; one that both have must be of one kind."""
+        """The states of both methods side by side; one that both have must be of one kind."""
         for group in first.keys() & then.keys():
             kinds = [
                 {name: (v.shape, v.dtype) for name, v in state[group].items()} for state in (first, then)

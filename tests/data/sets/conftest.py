@@ -65,7 +65,7 @@ def loaded(put: Callable[..., None], source_of: Callable[[str], Source]) -> Call
     def read(name: str, files: dict[str, Content], root: Path) -> Dataset:
         put(root, files)
         dataset, source = source_of(name).read(root), find(name)
-        assert (dataset.name, dataset.shape, dataset.classes) == (source.name, source.shape, source.classes)
+        assert (dataset.name, dataset.shape, dataset.outputs) == (source.name, source.shape, source.classes)
         assert (len(dataset.inputs), len(dataset.test_inputs)) == (TRAIN, TEST)
         assert dataset.inputs.dtype == torch.uint8
         return dataset

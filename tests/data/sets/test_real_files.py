@@ -50,7 +50,7 @@ def test_the_real_femnist():
     if not list(REAL.glob("femnist-*.npz")) and not list((REAL / "femnist").glob("femnist-*.npz")):
         pytest.skip("no femnist-*.npz in the data directory")
     dataset = load("femnist", REAL)
-    assert (dataset.shape, dataset.classes) == ((1, 28, 28), 62)
+    assert (dataset.shape, dataset.outputs) == ((1, 28, 28), 62)
     assert dataset.groups is not None
     assert dataset.test_groups is not None
     assert set(dataset.test_groups.tolist()) <= set(dataset.groups.tolist())

@@ -18,3 +18,4 @@ from consilience.data.partitioners.sizes import Sizes as Sizes
 from consilience.types import registry
 
 PARTITIONERS = registry(globals(), Partitioner)
+"""The partitioners, by the names that configurations use."""

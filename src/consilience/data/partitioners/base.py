@@ -14,7 +14,9 @@ from numpy.random import Generator
 from consilience.errors import UserError
 
 Rows: TypeAlias = npt.NDArray[np.int64]
+"""The numbers of some rows; those of one client are its shard."""
 Labels: TypeAlias = npt.NDArray[Any]
+"""[n] something known about each row: its class, a number to sort by, or who made it."""
 Needs = Literal["nothing", "order", "classes"]
 """What a partitioner must know about targets: nothing, a number by which rows are sorted, or classes."""
 
@@ -24,8 +26,8 @@ class Partitioner(ABC):
     """A way to deal training rows to clients; its fields are its options.
 
     Attributes:
-        holdout: fraction of each client's rows kept back for its own evaluation.
-        allow_empty: accept clients without any row.
+        holdout: The fraction of each client's rows that is kept back for its own evaluation.
+        allow_empty: Whether clients without any row are accepted.
     """
 
     name: ClassVar[str]
@@ -40,20 +42,33 @@ class Partitioner(ABC):
 
     @property
     def needs(self) -> Needs:
-        """What it must know about targets."""
+        """What this partitioner must know about targets."""
         return "nothing"
 
     @abstractmethod
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
-        """Deal the rows of `labels` [n] to the clients: one array of row numbers each, disjoint."""
+        """The rows of each client, disjoint.
+
+        Args:
+            labels: [n] the classes of the training rows, or numbers by which they are sorted.
+            clients: The number of clients.
+            rng: The source of every random draw.
+            groups: [n] who made each row; None where the data set does not say.
+        """
 
     @property
     def floor(self) -> int:
-        """Clients left with fewer rows than this get some from the largest clients; 0: never."""
+        """The fewest rows of a client: one left with less gets some from the largest clients; 0: never."""
         return 0
 
     def test_rows(
         self, shards: Sequence[Rows], groups: Labels | None, test_groups: Labels | None
     ) -> list[Rows]:
-        """The rows of the test set that belong to each client: none, unless clients are groups."""
+        """The rows of the test set that belong to each client: none, unless clients are groups.
+
+        Args:
+            shards: The training rows of each client.
+            groups: [n] who made each training row; None where the data set does not say.
+            test_groups: Who made each test row, likewise.
+        """
         return [np.empty(0, dtype=np.int64) for _ in shards]

@@ -53,7 +53,7 @@ def normalise(log_weights: Numbers, allowed: npt.NDArray[np.bool_]) -> Numbers:
 
 
 def deal_counts(classes: Sequence[Rows], counts: Rows, rng: Generator) -> list[Rows]:
-    """Give client k `counts[c, k]` random rows of class c, classes in order."""
+    """The rows of each client: client k gets `counts[c, k]` random rows of class c, classes in order."""
     pieces = [
         np.split(rng.permutation(rows), np.cumsum(count))[:-1]
         for rows, count in zip(classes, counts, strict=True)
@@ -62,7 +62,14 @@ def deal_counts(classes: Sequence[Rows], counts: Rows, rng: Generator) -> list[R
 
 
 def equal_shards(name: str, labels: Labels, clients: int, shards_per_client: int) -> list[Rows]:
-    """Rows sorted by label and cut into equal shards, without what is left over."""
+    """Shards: rows sorted by label and cut into equal pieces, without what is left over.
+
+    Args:
+        name: The partitioner that asks, for the text of an error.
+        labels: [n] what rows are sorted by.
+        clients: The number of clients.
+        shards_per_client: How many shards each of them gets.
+    """
     count = clients * shards_per_client
     size = len(labels) // count
     if size == 0:
@@ -74,12 +81,17 @@ def equal_shards(name: str, labels: Labels, clients: int, shards_per_client: int
 
 
 def join(shards: Sequence[Rows], hands: Rows) -> list[Rows]:
-    """The rows of each client from the numbers of its shards [clients, shards per client]."""
+    """The rows of each client, from the numbers of its shards in `hands` [clients, shards per client]."""
     return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
 
 
 def pair_different(classes: Rows, rng: Generator) -> Rows:
-    """Pair shards of different classes [clients, 2]; no class may have more than half of the shards."""
+    """[clients, 2] numbers of shards, in pairs of different classes.
+
+    Args:
+        classes: [shards] the class of each shard; no class may have more than half of them.
+        rng: The source of every random draw.
+    """
     clients = len(classes) // 2
     for _ in range(10):
         hands = rng.permutation(len(classes)).reshape(clients, 2)

@@ -51,7 +51,7 @@ class DirichletClass(Partitioner):
 
     @property
     def floor(self) -> int:
-        """The smallest client accepted."""
+        """The fewest rows of a client."""
         return 0 if self.allow_empty else self.min_size
 
     @property

@@ -25,7 +25,7 @@ class Iid(Partitioner):
         return "classes" if self.stratified else "nothing"
 
     def split(self, labels: Labels, clients: int, rng: Generator, groups: Labels | None) -> list[Rows]:
-        """Deal sizes that differ by at most one; stratified, class counts do so too."""
+        """Deal shares whose sizes differ by at most one; where stratified, so do their class counts."""
         rows = rng.permutation(len(labels))
         if not self.stratified:
             return np.array_split(rows, clients)

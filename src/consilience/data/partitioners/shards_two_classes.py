@@ -51,7 +51,7 @@ class ShardsTwoClasses(Partitioner):
         return join(shards, pair_different(shard_classes, rng))
 
     def _pure_shards(self, classes: Rows, clients: int) -> list[Rows]:
-        """The same number of shards from every class; the largest classes give the odd ones."""
+        """Shards of a single class, as many from every class; the largest classes give the odd ones."""
         by_class = rows_by_class(classes)
         each, odd = divmod(2 * clients, len(by_class))
         if each == 0:

@@ -26,6 +26,7 @@ from consilience.errors import unknown
 SOURCES: Mapping[str, Source] = MappingProxyType(
     {one.name: one for one in list(globals().values()) if isinstance(one, Source)}
 )
+"""The known data sets, by name."""
 
 
 def find(name: str) -> Source:

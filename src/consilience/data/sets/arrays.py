@@ -10,13 +10,20 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 Split = tuple[Bytes, Labels]
+"""The images of a training or test set, [n, channels, height, width], and their classes, [n]."""
 
 ARRAYS = ("inputs", "targets", "test_inputs", "test_targets")
-"""The arrays of a whole data set in one NumPy archive."""
+"""The names of the arrays of a whole data set in one NumPy archive."""
 
 
 def parse_labels(labels: npt.NDArray[Any], classes: int, first: int = 0) -> Labels:
-    """Published labels, counted from 0; a label outside the classes is a ValueError."""
+    """Published labels, counted from 0; a label outside the classes is a ValueError.
+
+    Args:
+        labels: The labels as published.
+        classes: The number of classes.
+        first: The published number of the first class.
+    """
     shifted = labels.astype(np.int64) - first
     if len(shifted) and not (shifted.min() >= 0 and shifted.max() < classes):
         low, high = labels.min(), labels.max()

@@ -18,7 +18,7 @@ class PublishedFile:
         path: Where it is kept, relative to the data directory.
         url: Where it is published.
         digest: `md5:HEX` or `sha256:HEX` as published, None where no digest is published.
-        size: Bytes, None where unknown.
+        size: The number of bytes, None where unknown.
     """
 
     path: str
@@ -39,11 +39,11 @@ class Source(ABC):
     Attributes:
         name: What `load` calls it.
         description: One line for a listing.
-        classes: Number of classes.
-        shape: Channels, height and width of one image.
-        training_rows: Published number of training images, None where it varies.
-        test_rows: Published number of test images, None where it varies.
-        licence: Licence or origin.
+        classes: The number of classes.
+        shape: The channels, height and width of one image.
+        training_rows: The published number of training images, None where it varies.
+        test_rows: The published number of test images, None where it varies.
+        licence: The licence or origin.
         files: What can be downloaded.
     """
 
@@ -62,7 +62,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, root: Path) -> Dataset:
-        """The whole data set from the data directory `root`.
+        """The whole data set, read from the data directory `root`.
 
         Raises:
             UserError: A file is missing or damaged.

@@ -41,7 +41,13 @@ class Cifar(Published):
 
 
 def parse_cifar(content: bytes, label_bytes: int, classes: int) -> Split:
-    """Rows of label bytes, the last of which is the class, and 3 planes of 32 x 32 pixels."""
+    """The images and classes in a file whose rows are label bytes and 3 planes of 32 x 32 pixels.
+
+    Args:
+        content: The file.
+        label_bytes: How many label bytes open a row; the last of them is the class.
+        classes: The number of classes.
+    """
     width = label_bytes + math.prod(SHAPE)
     if not content or len(content) % width:
         raise ValueError(f"{len(content)} bytes, expected rows of {width}")

@@ -20,7 +20,7 @@ class Idx(Published):
     """A data set in IDX files: images and labels of the training set, images and labels of the test set.
 
     Attributes:
-        first_label: Published number of the first class.
+        first_label: The published number of the first class.
         transposed: Whether rows and columns of the images are swapped.
     """
 
@@ -44,7 +44,7 @@ class Idx(Published):
 
 
 def parse_idx(content: bytes, dimensions: int) -> Bytes:
-    """An IDX file of unsigned bytes with that many dimensions; anything else is a ValueError."""
+    """The array in an IDX file of unsigned bytes with so many dimensions; anything else is a ValueError."""
     magic, expected = content[:4], bytes([0, 0, 8, dimensions])
     if magic != expected:
         raise ValueError(f"starts with {magic.hex() or 'nothing'}, expected {expected.hex()}")
@@ -73,9 +73,9 @@ def like_mnist(
     Args:
         name: What `load` calls it.
         description: One line for a listing.
-        licence: Licence or origin.
+        licence: The licence or origin.
         base: Where the four compressed files are published.
-        published: MD5 and number of bytes of each.
+        published: The MD5 and number of bytes of each.
     """
     members = idx_members("", "t10k")
     return Idx(

@@ -17,9 +17,9 @@ class Published(Source):
     """A data set that is published as one archive, or as files that are kept as they are.
 
     Attributes:
-        folder: Folder of the files, relative to the data directory.
-        members: Files that must be in the folder (or, as NAME.gz, compressed there), training before test.
-        inside: Folder of the members inside the one archive that is published; None where the members
+        folder: The folder of the files, relative to the data directory.
+        members: Which files must be in the folder (or, as NAME.gz, compressed there), training before test.
+        inside: The folder of the members inside the one archive that is published; None where the members
             themselves are.
     """
 
@@ -50,7 +50,13 @@ class Published(Source):
             return self.checked(place, *self.splits(store))
 
     def checked(self, place: Path, train: Split, test: Split) -> Dataset:
-        """The two splits as a data set, if they have the published numbers of rows and shape of images."""
+        """The two splits as a data set, if they have the published numbers of rows and shape of images.
+
+        Args:
+            place: Where they were read from, for the text of an error.
+            train: Training images and classes.
+            test: Test images and classes.
+        """
         for (images, _), rows in ((train, self.training_rows), (test, self.test_rows)):
             with blame(self.name, place):
                 if images.shape != (rows, *self.shape):

@@ -21,6 +21,7 @@ from consilience.data.storage import Store, blame
 from consilience.errors import UserError
 
 CACHE = "tiny-imagenet-200-decoded.npz"
+"""The file in the data directory that keeps what was decoded."""
 SHAPE = (3, 64, 64)
 
 
@@ -84,7 +85,7 @@ def _jpeg_decoder() -> Callable[[bytes], Bytes]:
 
 
 def _write_cache(path: Path, dataset: Dataset) -> None:
-    """Write whole or not at all, so that a reader never sees half a file."""
+    """Write the cache whole or not at all, so that a reader never sees half a file."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:

@@ -13,7 +13,7 @@ from consilience.client import Fold, Rows, ScoreStep
 from consilience.engine.world import World
 from consilience.problems import Metric
 from consilience.problems.base import LOSS
-from consilience.types import Batch, Booleans, Floats, State
+from consilience.types import Booleans, Floats, State
 
 Scores = Mapping[str, Floats]
 """The scores of some models, by the scores' names."""
@@ -82,7 +82,7 @@ def score_on_own_data(world: World, models: State, jobs: Sequence[tuple[int, int
 
 
 def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: Rows) -> Scores:
-    blank = {"sum": world.task.blank_tally(_one_row(world))}
+    blank = {"sum": world.blank_tally}
     start = tree.map_leaves(lambda value: value.expand(len(jobs), *value.shape).contiguous(), blank)
 
     def work(fold: Fold, states: Sequence[State]) -> tuple[State, State]:
@@ -90,10 +90,6 @@ def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: R
         return fold(ScoreStep(world.task), carry, model, rows), {}
 
     total = world.executor.clients(world.cohort(jobs, 0), work, [start, models]).uploads["sum"]
-    return {name: value.cpu().numpy() for name, value in world.task.problem.scores(total).items()}
-
-
-def _one_row(world: World) -> Batch:
-    """A batch of one row, which shows the form of all."""
-    first = torch.zeros(1, dtype=torch.int64, device=world.device)
-    return world.pool.batch(first, torch.ones(1, dtype=world.pool.dtype, device=world.device), first[0])
+    scores = world.task.problem.scores(total)
+    found = torch.stack(list(scores.values())).cpu().numpy()  # one transfer for all
+    return dict(zip(scores, found, strict=True))

@@ -5,7 +5,7 @@ A hub is a server, or a node of a graph. A replica is one of the federations tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from consilience import sweeping, tree
-from consilience.algorithm import Algorithm, Phase
+from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.client import Fold
 from consilience.engine.executors.base import Outcome
 from consilience.engine.rounds.listening import Heard, Jobs, Sent, blanked, listen
@@ -23,7 +23,7 @@ from consilience.engine.rounds.store import Store
 from consilience.engine.world import World
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import Cohort, failed_clients, sample_clients
-from consilience.exchange.device import client_of, facts_of
+from consilience.exchange.device import FACTS, client_of, facts_of
 from consilience.exchange.inbox import inbox_of
 from consilience.exchange.traffic import Traffic, row_bytes, times
 from consilience.types import Booleans, IntArray, State
@@ -222,11 +222,6 @@ class Exchange:
         rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
         return Report(hub, None, None, outcome, jobs, traffic, cast.failed, rejected)
 
-    def _populations(self) -> Tensor:
-        """[replicas] how many clients have data."""
-        counts = [float(len(replica.available)) for replica in self.world.replicas]
-        return torch.tensor(counts, dtype=self.world.pool.dtype, device=self.world.device)
-
     def _broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""
         world = self.world
@@ -261,7 +256,7 @@ class Exchange:
             return phase.local(client, message, memory)
 
         facts = facts_of(cohort, world.pool.dtype)
-        one_seed, common_key = len({job.seed for job in cohort.jobs}) == 1, cohort.common_keys()[0]
+        one_seed, common_key = len({job.seed for job in cohort.jobs}) == 1, facts[FACTS]["common_key"][0]
         states = [world.numbers_of(replicas), facts, given, store.load(rows)]
         outcome = world.executor.clients(
             cohort, partial(work, self.algorithm), states, partial(work, self.algorithm.quick())
@@ -286,7 +281,8 @@ class Exchange:
         for number, rows in enumerate(heard):
             jobs = [sent.jobs[row] for row in rows]
             sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in jobs]
-        uploads = self._public(sent.outcome.uploads)
+        private, whole = self.form.private, sent.outcome.uploads
+        uploads = {group: params for group, params in whole.items() if group not in private}
         messages = blanked(tree.map_leaves(lambda v: v[place], uploads), sizes > 0, world.device)
         replicas = torch.arange(len(heard), device=world.device) // (len(heard) // len(world.replicas))
 
@@ -298,48 +294,72 @@ class Exchange:
         given = {
             "facts": {
                 "samples": torch.from_numpy(sizes).to(world.device),
-                "population": self._populations()[replicas],
+                "population": _populations(world)[replicas],
             }
         }
         new = world.executor.map(combine, (0, 0, 0, 0), world.numbers_of(replicas), hub, messages, given)
         return _keep_where_nothing_was_heard(hub, new, sizes.sum(-1) > 0, world.device)
 
-    def _public(self, uploads: State) -> State:
-        """What others than the sender may see."""
-        return {group: params for group, params in uploads.items() if group not in self.form.private}
-
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
         """The nodes' hubs after they combined what they heard."""
-        world = self.world
-        replicas, nodes = len(world.replicas), world.population
-        given = {
-            "facts": {
-                "samples": torch.from_numpy(heard.samples).to(world.device),
-                "itself": torch.eye(nodes, device=world.device).expand(replicas, nodes, nodes),
-                "mixing": torch.from_numpy(heard.mixing).to(world.device),
-                "population": self._populations()[:, None].expand(replicas, nodes),
-            }
+
+        def combine(swept: State, old: State, inbox: Inbox) -> State:
+            return self.phase(swept).combine(old, inbox)
+
+        new = at_nodes(self.world, combine, hub, heard, self.form.private)
+        return _keep_where_nothing_was_heard(hub, new, heard.samples.sum(-1) > 0, self.world.device)
+
+
+def at_nodes(
+    world: World,
+    function: Callable[[State, State, Inbox], State],
+    hub: State,
+    heard: Heard,
+    private: frozenset[str] = frozenset(),
+) -> State:
+    """What a function gives at every node, [replicas, nodes, ...].
+
+    Args:
+        world: The setting, with a graph.
+        function: It takes swept numbers, a node's state and the node's inbox.
+        hub: The nodes' states, [replicas, nodes, ...].
+        heard: What they heard.
+        private: Groups that only their senders see.
+    """
+    nodes = world.population
+    given = {
+        "facts": {
+            "samples": torch.from_numpy(heard.samples).to(world.device),
+            "itself": torch.eye(nodes, device=world.device).expand(*world.hub_shape, nodes),
+            "mixing": torch.from_numpy(heard.mixing).to(world.device),
+            "population": _populations(world)[:, None].expand(world.hub_shape),
         }
+    }
 
-        def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
-            messages = self._public(uploads)
+    def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
+        messages = {group: params for group, params in uploads.items() if group not in private}
 
-            def of_node(old: State, own: State, row: State) -> State:
-                facts = row["facts"]
-                inbox = inbox_of(
-                    messages,
-                    facts["samples"],
-                    facts["population"],
-                    own=own,
-                    itself=facts["itself"],
-                    mixing=facts["mixing"],
-                )
-                return self.phase(swept).combine(old, inbox)
+        def of_node(old: State, own: State, row: State) -> State:
+            facts = row["facts"]
+            inbox = inbox_of(
+                messages,
+                facts["samples"],
+                facts["population"],
+                own=own,
+                itself=facts["itself"],
+                mixing=facts["mixing"],
+            )
+            return function(swept, old, inbox)
 
-            return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
+        return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
 
-        new = world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given)
-        return _keep_where_nothing_was_heard(hub, new, heard.samples.sum(-1) > 0, world.device)
+    return world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given)
+
+
+def _populations(world: World) -> Tensor:
+    """How many clients have data, [replicas]."""
+    counts = [float(len(replica.available)) for replica in world.replicas]
+    return torch.tensor(counts, dtype=world.pool.dtype, device=world.device)
 
 
 def _keep_where_nothing_was_heard(old: State, new: State, heard: Booleans, device: torch.device) -> State:

@@ -1,35 +1,48 @@
-"""What can be said about every node of a graph in a round, beside its accuracy."""
+"""What can be said about every node of a graph in a round, beside its score."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.engine.rounds.exchange import Report
+from consilience.algorithm import Algorithm, Inbox
+from consilience.engine.rounds.exchange import Report, at_nodes
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.world import World
 from consilience.learning.coordinate import Coordinate
-from consilience.types import Params
+from consilience.method import Method
+from consilience.types import Params, State
 
 IMPORTANCE = "importance"
 """The group of an upload that holds curvature."""
 
 
-def node_metrics(world: World, params: Params, report: Report | None) -> list[dict[str, list[float]]]:
-    """By replica, lists over nodes, whose parameters are [replicas, nodes, ...].
+AlgorithmOf = Callable[[State], Algorithm]
+"""The algorithm in force whose swept numbers are in a State."""
+
+
+def node_metrics(
+    world: World, algorithm: AlgorithmOf, params: Params, report: Report | None
+) -> list[dict[str, list[float]]]:
+    """Lists over nodes, by replica, from the nodes' parameters [replicas, nodes, ...].
 
     consensus: the distance of a node's model from the mean of all.
     curvature: the norm of the curvature that a node sent; NaN for one that sent none.
-    contributors: how many messages a parameter of the node is made of, the mean over parameters of
-        `(sum of weights)^2 / sum of squared weights`; 1 for a node that heard itself alone.
+    contributors: how many messages a merged parameter of the node is made of, the mean over parameters of
+        `(sum of weights)^2 / sum of squared weights`, with the weights that the method's rule really gives;
+        1 for a node that heard itself alone, n for one that weighs n messages alike. It is there where the
+        rule knows its weights: averages by data, uniform and Metropolis, consensus, and curvature normalised
+        and without a guard; not for medians, Krum and the like, nor where a transform takes part.
     curvature COORDINATE: what a node sent of a single parameter.
     share COORDINATE: that as a share of all curvature that the node heard of the parameter: the weight of its
         own value where the method weighs by curvature alone, its own included (DecHW as printed).
     """
     columns = {"consensus": consensus(params)}
     if report is not None and report.heard is not None:
-        columns["contributors"] = contributors(report.heard)
+        columns |= contributors(world, algorithm, report.heard)
         if report.outcome is not None and IMPORTANCE in report.outcome.uploads:
             columns["curvature"] = _curvature(world, report)
             for one in world.coordinates:
@@ -47,26 +60,15 @@ def consensus(params: Params) -> Tensor:
     return torch.stack(squares).sum(0).sqrt()
 
 
-def contributors(heard: Heard) -> Tensor:
-    """[replicas, nodes] the effective number of messages that a node's parameters are made of."""
-    params, importance = heard.messages["params"], heard.messages.get(IMPORTANCE, {})
-    who = torch.from_numpy(heard.who).to(next(iter(params.values())).device).double()
-    by_data = torch.from_numpy(heard.weights).to(who.device).square().sum(-1).reciprocal()
-    by_data = torch.where(who.sum(-1) > 0, by_data, 1.0)  # a node that heard nothing stays as it is
-    total, count = torch.zeros_like(by_data), 0
-    for name, value in params.items():
-        size = value[0, 0].numel()
-        count += size
-        if name not in importance:
-            total = total + size * by_data
-            continue
-        evidence = importance[name].double().flatten(2)
-        sums, squares = who @ evidence, who @ evidence.square()
-        effective = torch.where(
-            squares > 0, sums.square() / torch.where(squares > 0, squares, 1.0), by_data[..., None]
-        )
-        total = total + effective.sum(-1)
-    return total / count
+def contributors(world: World, algorithm: AlgorithmOf, heard: Heard) -> dict[str, Tensor]:
+    """[replicas, nodes] the effective number of messages of a merged parameter; nothing where not known."""
+
+    def count(swept: State, old: State, inbox: Inbox) -> State:
+        method = algorithm(swept)
+        found = method.parts().rule.contributors(inbox) if isinstance(method, Method) else None
+        return {} if found is None else {"contributors": {"number": found}}
+
+    return {name: found["number"] for name, found in at_nodes(world, count, {}, heard).items()}
 
 
 def followed(heard: Heard, one: Coordinate) -> dict[str, Tensor]:

@@ -108,6 +108,10 @@ class Simulation:
     def _whole(self, swept: State) -> Algorithm:
         return sweeping.join(self.algorithm, swept["method"])
 
+    def _in_force(self, swept: State) -> Algorithm:
+        """Who made what is evaluated: the algorithm of the last round."""
+        return self._whole(swept).at(max(0, self.round - 1))
+
     def step(self, *, evaluate: bool = True, trained: bool = True) -> list[Record]:
         """Run one round, and return a record for every replica.
 
@@ -225,7 +229,7 @@ class Simulation:
             memory = self.store.load([r * self.world.population + client for r, client in rows])
 
         def model(swept: State, hub: State, memory: State) -> State:
-            whole = self._whole(swept).at(max(0, self.round - 1))  # who made what is evaluated
+            whole = self._in_force(swept)
             return whole.personal_model(hub, memory) if own else whole.model(hub, memory)
 
         return self.world.executor.map(model, (0, 0, 0), self.world.numbers_of(replicas), hubs, memory)
@@ -270,9 +274,10 @@ class Simulation:
         nodes = self.world.population
         stacked = {"params": self.models(self.evaluated())["params"]}
         params = tree.reshape_leading(stacked, 1, *self.world.hub_shape)["params"]
+        metrics = node_metrics(self.world, self._in_force, params, report)
         return [
             {**{f"{one.prefix}{self._metric.name}": one.by_node(replica, nodes) for one in scored}, **others}
-            for replica, others in enumerate(node_metrics(self.world, params, report))
+            for replica, others in enumerate(metrics)
         ]
 
     def _everyone(self) -> list[tuple[int, int]]:
