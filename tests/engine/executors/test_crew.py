@@ -15,6 +15,7 @@ import pytest
 from torch.testing import assert_close
 
 from consilience.client import Client, Step
+from consilience.engine.executors import machine
 from consilience.engine.executors.crew import CAN_FORK, Crew, _keep_memory
 from consilience.errors import UserError
 from consilience.types import Batch, State
@@ -75,6 +76,24 @@ def test_a_worker_that_has_died_is_replaced(federation):
     place.run(executor, train)
     for member in set(members()) - before:
         os.kill(member, signal.SIGKILL)
+        os.waitid(os.P_PID, member, os.WEXITED | os.WNOWAIT)  # until it is dead, which takes a moment
+    expected = place.run(place.sequential(), train)
+    assert_close(place.run(executor, train).uploads, expected.uploads, rtol=1e-12, atol=1e-12)
+
+
+def test_workers_never_record_programs(federation, monkeypatch):
+    """Where there is a GPU they could not: autograd's threads are left behind by a fork."""
+    here, recorded = os.getpid(), machine.record
+
+    def record(*given: object) -> object:
+        assert os.getpid() == here, "recorded in a worker process"
+        return recorded(*given)
+
+    monkeypatch.setattr(machine, "record", record)
+    place = federation("cnn", sizes=(7, 3, 10, 1, 5, 9))  # batches of four are full, half full and so on
+    executor = place.batched(1, 6, 2)
+    for _ in range(2):
+        place.run(executor, train)
     expected = place.run(place.sequential(), train)
     assert_close(place.run(executor, train).uploads, expected.uploads, rtol=1e-12, atol=1e-12)
 

@@ -44,6 +44,7 @@ class Crew:
 
     def __init__(self, machines: Sequence[Machine], size: int) -> None:
         self.machines = list(machines)
+        self._programs = [machine.programs for machine in machines]
         self._lines: list[Connection] = []
         fork = multiprocessing.get_context("fork")
         self._members: list[BaseProcess] = []
@@ -59,7 +60,8 @@ class Crew:
     def can_run(self, machines: Sequence[Machine], size: int) -> bool:
         """Whether the members know these machines, and enough of them are alive."""
         alive = all(member.is_alive() for member in self._members)
-        return alive and len(self._members) >= size and self.machines == machines
+        known = self.machines == machines and self._programs == [one.programs for one in machines]
+        return alive and len(self._members) >= size and known
 
     def kill(self) -> None:
         """End all members, whatever they are doing."""

@@ -251,6 +251,7 @@ class _Call:
         machine = self.fold.workshop.machine(blueprint, worker)
         machine.share(list(shared.values()))
         schedule = Schedule.of(plan, jobs, width)
+        machine.prepare(plan.sizes[schedule.steps[schedule.steps >= 0]])
         pool, device = self.fold.workshop.pool, plan.rows.device
         some = plan.first[jobs[0]]  # for lanes that have finished
         steps = np.where(schedule.steps >= 0, schedule.steps, some)

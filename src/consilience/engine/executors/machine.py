@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
@@ -144,6 +145,14 @@ class Machine(ABC):
         """Copy the carries of lanes to the rows of their jobs."""
         _copy_rows(self.carry, results, pairs)
 
+    def prepare(self, sizes: IntArray) -> None:  # noqa: B027
+        """Get ready for batches of which so many rows count, before this process forks any other."""
+
+    @property
+    def programs(self) -> int:
+        """How many programs are ready."""
+        return 0
+
     @abstractmethod
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
         """Run some ticks, at each of which every lane takes one step.
@@ -216,6 +225,15 @@ class Plain(Machine):
             run = placed(program.module, [*self.arguments, *batch], self._arena)
             self._programs[rows, full] = _Placed(batch, run, program.result)
         return self._programs[rows, full]
+
+    def prepare(self, sizes: IntArray) -> None:
+        # Forked processes cannot record: where there is a GPU, autograd has threads that they have not.
+        for rows, full in {self._kind(int(size)) for size in np.unique(sizes)}:
+            self._known(rows, full=full)
+
+    @property
+    def programs(self) -> int:
+        return len(self._programs)
 
     def _kind(self, size: int) -> tuple[int, bool]:
         """How many rows of a batch are worth computing, and whether the batch is full.
