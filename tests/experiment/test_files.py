@@ -135,7 +135,7 @@ def test_the_resolved_configuration_runs_again(
     assert result.path is not None
     resolved = yaml.safe_load((result.path / "config.yaml").read_text())
     assert resolved == config.resolved().written()
-    assert (resolved["device"], resolved["executor"]) == ("cpu", "batched")
+    assert (resolved["device"], resolved["executor"]) == (str(config.torch_device), "batched")
     again = experiment.run(read_config(resolved, own=blobs))
     assert timeless(again.records) == timeless(result.records)
     assert again.digest == result.digest

@@ -52,14 +52,14 @@ AT_ONCE = 100
 """How many anchors pass through a model together where their logits are wanted."""
 
 
-class _Form(NamedTuple):
+class _Facts(NamedTuple):
     """The shape of an input and the number of classes."""
 
     inputs: tuple[int, ...]
     classes: int
 
 
-NO_DATA = _Form((), 0)
+NO_DATA = _Facts((), 0)
 """The form before the engine has said what the data look like."""
 
 
@@ -134,12 +134,12 @@ class DESA(SingleExchange):
                 raise UserError(f"desa: {name} must be from 0 to 1, not {value}")
 
     @property
-    def form(self) -> _Form:
+    def facts(self) -> _Facts:
         """The form of the data, which the engine tells by `for_data` before there is any state."""
         return NO_DATA
 
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
-        return _OnData(**vars(self), known=_Form(inputs, classes))
+        return _OnData(**{**vars(self), "known": _Facts(inputs, classes)})
 
     def evaluated(self) -> Evaluated:
         return "client"
@@ -148,7 +148,7 @@ class DESA(SingleExchange):
         return replace(self, {"iterations": 0})
 
     def init_hub(self, model: State) -> State:
-        like, (inputs, classes) = next(iter(model["params"].values())), self.form
+        like, (inputs, classes) = next(iter(model["params"].values())), self.facts
         count = classes * self.ipc
         return {
             "anchors": {"images": like.new_zeros(count, *inputs)},
@@ -212,7 +212,7 @@ class DESA(SingleExchange):
 
     def _synthesise(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         """A client makes images of its own and sends them."""
-        inputs, classes = self.form
+        inputs, classes = self.facts
         blank = client.samples.new_zeros(classes, self.ipc, *inputs)
         key = client.key if self.start == "own" else client.common_key
         match = Matching(self.iterations, self.matching_lr, self.matching_momentum, self.width, self.depth)
@@ -227,7 +227,7 @@ class DESA(SingleExchange):
         """The hub with the anchors: the mean of the images that clients made."""
         if self.average == "all":
             return {**hub, "anchors": inbox.mean("anchors", inbox.uniform)}
-        stacked = inbox["anchors"]["images"].reshape(-1, self.form.classes, self.ipc, *self.form.inputs)
+        stacked = inbox["anchors"]["images"].reshape(-1, self.facts.classes, self.ipc, *self.facts.inputs)
         holds = inbox["classes"]["present"] * inbox.heard[:, None]
         counts = holds.sum(0)
         shares = torch.where(counts > 0, holds / counts.clamp(min=1), inbox.uniform[:, None])
@@ -240,10 +240,10 @@ class DESA(SingleExchange):
 class _OnData(DESA):
     """DeSA once it is known what the data look like."""
 
-    known: _Form = NO_DATA
+    known: _Facts = NO_DATA
 
     @property
-    def form(self) -> _Form:
+    def facts(self) -> _Facts:
         return self.known
 
 

@@ -14,7 +14,7 @@ from consilience.algorithm import Family
 from consilience.learning.curvature import Kind
 from consilience.method import Method, Parts
 from consilience.rules.by_data import Weighting
-from consilience.rules.hessian_weighted import Form, HessianWeighted
+from consilience.rules.hessian_weighted import CurvatureForm, HessianWeighted
 from consilience.tree import Layers
 
 
@@ -29,7 +29,7 @@ class HWA(Method):
     formula: ClassVar[str] = "w = sum_k P_k w_k per coordinate, P_k = r_k / sum_j r_j, r_k = D_k / ||D_k||"
     choose: ClassVar[str] = "When clients hold few classes each; one per cent more bytes, training as usual."
     layers: Layers = "output"
-    form: Form = "normalised"
+    form: CurvatureForm = "normalised"
     kind: Kind = "per_sample_sum"
     norm_scope: Literal["layer", "tensor", "model"] = "layer"
     weighting: Weighting = "samples"

@@ -14,7 +14,7 @@ from typing import ClassVar, final
 from consilience.algorithm import Family
 from consilience.method import Method, Parts
 from consilience.objectives.contrastive import Contrastive
-from consilience.rules.gaussianity import Distance, Form, Gaussianity, Sign
+from consilience.rules.gaussianity import Distance, DistanceForm, Gaussianity, Sign
 from consilience.sweeping import is_zero
 
 
@@ -29,7 +29,7 @@ class SWA(Method):
     formula: ClassVar[str] = "W_l = sum_k Gd_kl W_kl / sum_j Gd_jl, Gd = |k3 k4| of the layer's weights"
     choose: ClassVar[str] = "When the server sees models and nothing else, not even data sizes."
     distance: Distance = "hos"
-    form: Form = "normalised"
+    form: DistanceForm = "normalised"
     sign: Sign = "abs"
     standardise: bool = False
     contrastive: float | None = None

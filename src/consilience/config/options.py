@@ -180,13 +180,13 @@ def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Swe
     return Sweep(variants, tuple(label for _, label in combined), {**write_part(variants[0]), **lists})
 
 
-Schema = dict[str, Any]
+JsonSchema = dict[str, Any]
 """A JSON schema."""
 
 
 def part_schema(
-    registry: Mapping[str, type[Any]], *, sweep: bool = False, more: Mapping[str, Schema] | None = None
-) -> Schema:
+    registry: Mapping[str, type[Any]], *, sweep: bool = False, more: Mapping[str, JsonSchema] | None = None
+) -> JsonSchema:
     """The JSON schema, for editors, of a part: a name, or an object with a name and that part's options.
 
     Args:
@@ -203,7 +203,7 @@ def part_schema(
     return {"anyOf": [{"enum": sorted(registry)}, *variants]}
 
 
-def _object_schema(name: str, cls: type, properties: dict[str, Schema]) -> Schema:
+def _object_schema(name: str, cls: type, properties: dict[str, JsonSchema]) -> JsonSchema:
     return {
         "type": "object",
         "title": name,
@@ -214,7 +214,7 @@ def _object_schema(name: str, cls: type, properties: dict[str, Schema]) -> Schem
     }
 
 
-def _or_list(schema: Schema) -> Schema:
+def _or_list(schema: JsonSchema) -> JsonSchema:
     """The schema of an option, where a number may also be a list of numbers: a sweep."""
     choices = schema.get("anyOf", [schema])
     if not any(choice.get("type") == "number" for choice in choices):

@@ -9,8 +9,18 @@ import yaml
 
 from consilience.errors import UserError
 
-DEFAULT_PARTS = {"method": "fedavg", "partition": "iid", "model": "mlp", "solver": "sgd", "topology": "star"}
+DEFAULT_PARTS = {
+    "method": "fedavg",
+    "partition": "iid",
+    "problem": "classification",
+    "model": "mlp",
+    "solver": "sgd",
+    "topology": "star",
+}
 """The keys that hold named parts, and the part each holds by default."""
+
+SLOTS = ("objective", "rule", "server")
+"""The keys of a composed method, which hold named parts, too."""
 
 
 def check_effect(values: dict[str, Any], override: str) -> None:
@@ -48,7 +58,7 @@ def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
     if not isinstance(place, dict):
         raise UserError(f"override {override!r}: {parents[-1]!r} is a plain value, it has no {last!r}")
     owner = next((key for key in reversed(parents) if not key.isdigit()), "")
-    if last == "name" and owner in DEFAULT_PARTS and place.get("name") != value:
+    if last == "name" and owner in (*DEFAULT_PARTS, *SLOTS) and place.get("name") != value:
         # Another part has other options: those of the file go, those of earlier overrides stay.
         for key in [key for key in place if ".".join([*parents, key]) not in earlier]:
             del place[key]

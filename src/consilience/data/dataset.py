@@ -88,9 +88,14 @@ class Dataset:
             if reason:
                 raise UserError(f"{self.name}: {label}: {reason}")
 
+    @property
+    def _unusual(self) -> str:
+        """What is to be learned, where that is not classification."""
+        return "" if self.problem == Classification() else f" {self.problem}"
+
     def digest(self) -> str:
         """The SHA-256, in hexadecimal, of all tensors and the number of outputs; computed at each call."""
-        hasher = hashlib.sha256(f"classes {self.outputs}".encode())
+        hasher = hashlib.sha256(f"classes {self.outputs}{self._unusual}".encode())
         parts = {
             "inputs": self.inputs,
             "targets": self.targets,

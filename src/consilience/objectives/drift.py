@@ -96,7 +96,9 @@ class DynamicRegulariser(Drift):
     def __post_init__(self) -> None:
         super().__post_init__()
         if is_zero(self.alpha):
-            raise UserError("dynamic_regulariser: alpha must be above 0, because the server divides by it")
+            raise UserError(
+                "dynamic_regulariser: alpha must be above 0: without it nothing holds clients together"
+            )
 
 
 @final

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Distance = Literal["hos", "renyi0", "renyi0.5", "renyi1", "renyi2"]
 """How the distance from a Gaussian is measured."""
-Form = Literal["normalised", "as_printed"]
+DistanceForm = Literal["normalised", "as_printed"]
 """How weights come from distances."""
 Sign = Literal["abs", "clip", "raw"]
 """What is done with a negative distance."""
@@ -52,7 +52,7 @@ class Gaussianity(Rule):
 
     name: ClassVar[str] = "gaussianity"
     distance: Distance = "hos"
-    form: Form = "normalised"
+    form: DistanceForm = "normalised"
     sign: Sign = "abs"
     standardise: bool = False
     """Whether weights are scaled to mean 0 and variance 1 before they are measured."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client
 
-Form = Literal["normalised", "client_split", "as_printed"]
+CurvatureForm = Literal["normalised", "client_split", "as_printed"]
 """How weights come from curvature: see above."""
 Scope = Literal["layer", "tensor", "model", "none"]
 """What part of a diagonal has unit norm."""
@@ -77,7 +77,7 @@ class HessianWeighted(Rule):
 
     name: ClassVar[str] = "hessian_weighted"
     layers: tree.Layers = "output"
-    form: Form = "normalised"
+    form: CurvatureForm = "normalised"
     kind: Kind = "per_sample_sum"
     norm_scope: Scope = "layer"
     accumulate: Accumulate = "none"
