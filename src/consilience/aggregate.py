@@ -1,7 +1,7 @@
 """Means over messages: by data size, by importance. The stacked tensors have the messages on axis 0.
 
-Sums run in float64. Of float32 numbers the result then does not depend on the order of arrival, and the mean
-of equal messages is that message, bit for bit.
+Sums run in float64. Of float32 numbers the mean of equal messages is then that message, bit for bit, and the
+order of arrival decides at most a last bit here and there, where the sum lies between two numbers.
 """
 
 from __future__ import annotations

@@ -42,12 +42,13 @@ def test_identical_uploads_return_that_upload_bit_for_bit(inbox, weighting):
 
 
 # 3
-def test_permuting_messages_does_not_change_the_mean_in_float32(inbox):
+def test_permuting_messages_changes_the_mean_in_float32_by_its_last_bit_at_most(inbox):
     values = torch.randn(6, 200, generator=torch.Generator().manual_seed(0))
     sizes = torch.arange(1, 7)
     orders = torch.arange(6), torch.tensor([4, 0, 5, 2, 1, 3])
     merged = [ByData().merge({}, inbox({"params": {"w": values[o]}}, sizes[o]))["w"] for o in orders]
-    assert torch.equal(*merged)
+    assert_close(*merged, rtol=torch.finfo(torch.float32).eps, atol=0)
+    assert (merged[0] != merged[1]).sum() <= 2  # where the sum in float64 lies between two numbers
 
 
 # 3
