@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from consilience import aggregate, sweeping
+from consilience import aggregate, sweeping, tree
 from consilience.client import Client
 from consilience.learning.solvers import Solver
 from consilience.problems import Classification, Problem
@@ -106,8 +106,7 @@ class Phase(NamedTuple):
 
     def travelling(self, upload: State) -> State:
         """What is sent of an upload."""
-        stays = self.kept | self.rebuilt | self.private
-        return {group: params for group, params in upload.items() if group not in stays}
+        return tree.without(upload, self.kept | self.rebuilt | self.private)
 
     def received(self, message: State, last: State) -> State:
         """The upload without its private groups, from what was sent and what its receiver knew before."""

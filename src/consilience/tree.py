@@ -129,6 +129,11 @@ def join(*states: State) -> State:
     return joined
 
 
+def without(state: State, groups: Set[str]) -> State:
+    """The State without some groups."""
+    return {group: params for group, params in state.items() if group not in groups}
+
+
 def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> State:
     """The State with `function` of each tensor in place of the tensor."""
     return {

@@ -70,12 +70,12 @@ class _Wire(Watch):
         (_, down, _), (upload, memory) = given, cast(tuple[State, State], result)
         phase, number = place.phase, self.senders.get(place.exchange, 0)
         self.senders[place.exchange] = number + 1
-        _, size = _arrived({group: params for group, params in down.items() if group not in phase.known})
+        _, size = _arrived(tree.without(down, phase.known))
         self.down += size
         message, size = _arrived(phase.travelling(upload))
         self.up += size * (1 if phase.replies else self.flooded if phase.flooded else self.listeners)
         private = {group: params for group, params in upload.items() if group in phase.private}
-        whole = {group: params for group, params in upload.items() if group not in phase.private}
+        whole = tree.without(upload, phase.private)
         blank = tree.map_leaves(torch.zeros_like, whole)
         before = self.last.get((place.exchange, number), blank)
         if self.star:

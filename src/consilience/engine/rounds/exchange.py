@@ -146,8 +146,7 @@ class Exchange:
             if world.graph or self.algorithm.evaluated() == "client" or client not in cast.failed[index]
         )
         down = self._broadcast(hub)
-        asked = {group: params for group, params in down.items() if group not in self.form.known}
-        down_bytes = {} if world.graph else row_bytes(asked)
+        down_bytes = {} if world.graph else row_bytes(tree.without(down, self.form.known))
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
             traffic = tuple(Traffic(down=count) for count in received)
@@ -281,8 +280,7 @@ class Exchange:
         for number, rows in enumerate(heard):
             jobs = [sent.jobs[row] for row in rows]
             sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in jobs]
-        private, whole = self.form.private, sent.outcome.uploads
-        uploads = {group: params for group, params in whole.items() if group not in private}
+        uploads = tree.without(sent.outcome.uploads, self.form.private)
         messages = blanked(tree.map_leaves(lambda v: v[place], uploads), sizes > 0, world.device)
         replicas = torch.arange(len(heard), device=world.device) // (len(heard) // len(world.replicas))
 
@@ -337,7 +335,7 @@ def at_nodes(
     }
 
     def of_replica(swept: State, hubs: State, uploads: State, rows: State) -> State:
-        messages = {group: params for group, params in uploads.items() if group not in private}
+        messages = tree.without(uploads, private)
 
         def of_node(old: State, own: State, row: State) -> State:
             facts = row["facts"]
