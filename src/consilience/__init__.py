@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from consilience.method import Parts as Parts
     from consilience.objectives import *  # noqa: F403
     from consilience.objectives.base import Pass as Pass
+    from consilience.problems import *  # noqa: F403
     from consilience.rules import *  # noqa: F403
     from consilience.server_steps import *  # noqa: F403
     from consilience.transforms import *  # noqa: F403
@@ -68,6 +69,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = {
     "algorithms": "METHODS",
     "objectives": "OBJECTIVES",
+    "problems": "PROBLEMS",
     "rules": "RULES",
     "server_steps": "SERVER_STEPS",
     "transforms": "TRANSFORMS",

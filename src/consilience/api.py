@@ -35,7 +35,7 @@ def run(
         existing: What to do if the folder holds a run: refuse, overwrite, or resume it.
         listener: What is told about every round.
         settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset, and
-            `model`, `partition`, `topology` and `solver` may be objects of this library.
+            `problem`, `model`, `partition`, `topology` and `solver` may be objects of this library.
     """
     place = {} if out is None else {"out": Path(out)}
     config = read_config({**settings, **place, "method": method}, "run")

@@ -9,6 +9,7 @@ from scipy.stats import rankdata
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+import consilience as cs
 from consilience import tree
 from consilience.algorithms import METHODS
 from consilience.algorithms.dechw import DecHW
@@ -316,3 +317,65 @@ def test_targets_of_another_problem_are_refused(problem, message):
 def test_options_that_make_no_sense_are_refused(make):
     with pytest.raises(UserError):
         make()
+
+
+ROWS, CLASSES = torch.rand(6, 2), torch.arange(6) % 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Classification("balnced"), "class_weights are balanced or numbers"),
+        (lambda: Classification((1.0, float("inf"))), "finite"),
+        (lambda: Regression("mae"), "unknown loss of regression 'mae'"),
+    ],
+)
+def test_wrong_options_from_python_are_refused(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+def test_class_weights_may_be_a_list():
+    assert Classification([1.0, 2.0]) == Classification((1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("targets", "test_targets", "options", "message"),
+    [
+        (torch.rand(6), torch.rand(6, 1), {}, "make them alike"),
+        (torch.tensor(3), CLASSES, {}, "real ones, a row each, are wanted"),
+        (CLASSES, CLASSES, {"problem": MultiLabel()}, "labels are wanted"),
+        (torch.rand(6, 0), torch.rand(6, 0), {}, "nothing to predict"),
+    ],
+)
+def test_odd_targets_get_a_line(targets, test_targets, options, message):
+    with pytest.raises(UserError, match=message):
+        Dataset.from_arrays("own", ROWS, targets, ROWS, test_targets, **options)
+
+
+def test_tokens_that_only_inputs_hold_are_counted():
+    begin = torch.tensor([[9, 1, 2]])
+    text = Dataset.from_arrays("text", begin, begin.clamp(max=3), begin, begin.clamp(max=3))
+    assert text.outputs == 10
+    with pytest.raises(UserError, match="inputs hold the token 9; tokens go to 4"):
+        Dataset.from_arrays("text", begin, begin.clamp(max=3), begin, begin.clamp(max=3), classes=5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "model"),
+    [
+        (torch.randint(0, 5, (6, 4)), CLASSES, "mlp"),
+        (torch.randint(0, 5, (6, 4)), CLASSES, "window-lm"),
+        (torch.rand(6, 4), CLASSES, "window-lm"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_the_first_round(inputs, targets, model):
+    data = Dataset.from_arrays("own", inputs, targets, inputs, targets)
+    with pytest.raises(UserError, match="the model does not fit classification") as caught:
+        cs.run("fedavg", data=data, model=model, clients=2, rounds=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_regression_that_diverges_has_no_score():
+    sums = Regression().tally(torch.full((3, 1), torch.nan), torch.ones(3), torch.ones(3))
+    assert Regression().scores(sums)["r2"].isnan()

@@ -58,7 +58,12 @@ class Dataset:
         _check_inputs(self.name, "training", self.inputs)
         _check_inputs(self.name, "test", self.test_inputs)
         rows, test_rows = len(self.inputs), len(self.test_inputs)
+        if self.outputs < 1:
+            raise UserError(f"{self.name}: the targets leave nothing to predict")
         self.check(self.problem)
+        if _kind(self.targets) != _kind(self.test_targets):
+            found, asked = _kind(self.targets), _kind(self.test_targets)
+            raise UserError(f"{self.name}: targets are {found} but test_targets are {asked}; make them alike")
         if self.groups is not None:
             _check_column(self.name, "groups", self.groups, rows)
         if self.test_groups is not None:
@@ -87,6 +92,11 @@ class Dataset:
             reason = problem.fault(column, self.outputs)
             if reason:
                 raise UserError(f"{self.name}: {label}: {reason}")
+        if not isinstance(problem, NextToken):
+            return
+        largest = max(int(inputs.max()) for inputs in (self.inputs, self.test_inputs))
+        if largest >= self.outputs:
+            raise UserError(f"{self.name}: inputs hold the token {largest}; tokens go to {self.outputs - 1}")
 
     @property
     def _unusual(self) -> str:
@@ -147,6 +157,8 @@ class Dataset:
         kind = problem or problem_of(train, known)
         if classes is None:
             classes = max(kind.outputs(column) if column.numel() else 0 for column in (known, asked))
+            if isinstance(kind, NextToken) and train.numel():
+                classes = max(classes, int(train.max()) + 1)
         return cls(
             name=name,
             inputs=train,
@@ -166,6 +178,7 @@ class Dataset:
         test: TorchDataset[Any],
         name: str = "own data",
         classes: int | None = None,
+        problem: Problem | None = None,
     ) -> Dataset:
         """A data set of any two map-style torch data sets of (input, target) pairs, read once and stacked.
 
@@ -174,10 +187,13 @@ class Dataset:
             test: Test pairs.
             name: What reports call it.
             classes: The number of classes or tokens; by default one more than the largest seen.
+            problem: What is to be learned; by default what targets look like.
         """
         inputs, targets = _stacked(name, "training", train)
         test_inputs, test_targets = _stacked(name, "test", test)
-        return cls.from_arrays(name, inputs, targets, test_inputs, test_targets, classes=classes)
+        return cls.from_arrays(
+            name, inputs, targets, test_inputs, test_targets, classes=classes, problem=problem
+        )
 
 
 def problem_of(inputs: Tensor, targets: Tensor) -> Problem:
@@ -296,8 +312,10 @@ def _inputs(name: str, label: str, values: Array) -> Tensor:
 def _targets(name: str, label: str, values: Array) -> Tensor:
     """Targets as a tensor: floats stay as they are, all others become int64."""
     tensor = _tensor(name, label, values)
-    if tensor.is_complex():
-        raise UserError(f"{name}: {label} are {tensor.dtype}; they must be real")
+    if tensor.is_complex() or tensor.ndim == 0:
+        raise UserError(
+            f"{name}: {label} are {tensor.dtype} {list(tensor.shape)}; real ones, a row each, are wanted"
+        )
     return tensor if tensor.is_floating_point() else tensor.to(torch.int64)
 
 

@@ -28,7 +28,7 @@ from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
-from consilience.types import State
+from consilience.types import Batch, State
 
 STATES_PER_JOB = 12
 """How many models' memory one client's work takes: states, gradients, messages and copies."""
@@ -53,12 +53,31 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(scene.build())
+    _try(scene, task, model)
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
     for algorithm, _ in _for_data(scene.dataset, variants):
         algorithm.init_hub(model)
         algorithm.init_memory(model)
         algorithm.init_link(model)
+
+
+def _try(scene: Scene, task: Task, model: State) -> None:
+    """Refuse a model that does not take the data, or does not give what the problem asks for."""
+    data = scene.dataset
+    inputs = data.inputs[:1] if data.inputs.dtype == torch.int64 else data.inputs[:1].to(scene.dtype)
+    row = Batch(
+        inputs, data.targets[:1], torch.ones(1, dtype=scene.dtype), torch.zeros((), dtype=torch.int64)
+    )
+    try:
+        prediction = task.forward(model, row, training=False).prediction
+        losses = task.loss(prediction, row.targets)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        kind = f"{str(inputs.dtype).removeprefix('torch.')} {list(data.shape)}"
+        why = " ".join(str(error).split())
+        raise UserError(f"the model does not fit {task.problem.name} of {kind} inputs: {why:.160}") from None
+    if losses.shape != (1,):
+        raise UserError(f"the model gives {list(prediction.shape)}, not what {task.problem.name} asks for")
 
 
 def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:

@@ -64,12 +64,15 @@ def make_inbox(
         mixing: [messages] a node's Metropolis-Hastings weights.
     """
     messages = tree.stack([one.message for one in accepted])
-    some = next(iter(tree.flatten(messages).values()))
-    samples = torch.tensor([float(one.samples) for one in accepted], dtype=torch.float64, device=some.device)
-    mine = None
-    if itself is not None:
-        mine = torch.tensor([float(one.sender == itself) for one in accepted], device=some.device)
-    return inbox_of(messages, samples, some.new_tensor(population), own=own, itself=mine, mixing=mixing)
+    device = next((value.device for value in tree.flatten(messages).values()), torch.device("cpu"))
+
+    def column(numbers: Sequence[float]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.float64, device=device)
+
+    samples = column([float(one.samples) for one in accepted])
+    mine = None if itself is None else column([float(one.sender == itself) for one in accepted])
+    known = column([float(population)])[0]
+    return inbox_of(messages, samples, known, own=own, itself=mine, mixing=mixing)
 
 
 def inbox_of(

@@ -111,10 +111,11 @@ def _labels(config: Config, dataset: Dataset) -> Labels:
     if needs == "classes" and not problem.has_classes:
         raise UserError(
             f"partition {config.partition.name} deals classes, and {problem.name} has none: "
-            "choose iid, shards, sizes or by_writer"
+            f"choose iid, {'shards, ' if dataset.targets.ndim == 1 else ''}sizes or by_writer"
         )
     if dataset.targets.ndim == 1:
-        return dataset.targets.numpy()
+        column = dataset.targets.cpu()
+        return (column.double() if column.is_floating_point() else column).numpy()
     if needs == "order":
         raise UserError(
             f"partition {config.partition.name} sorts rows by their target, and those of {problem.name} have "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
@@ -33,8 +34,13 @@ class Classification(Problem):
     class_weights: Literal["balanced"] | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.class_weights, tuple) and not all(one >= 0 for one in self.class_weights):
-            raise UserError(f"classification: class_weights must be at least 0, not {self.class_weights}")
+        weights = self.class_weights
+        if isinstance(weights, list):
+            object.__setattr__(self, "class_weights", tuple(weights))
+        elif not (weights is None or weights == "balanced" or isinstance(weights, tuple)):
+            raise UserError(f"classification: class_weights are balanced or numbers, not {weights!r}")
+        if isinstance(weights, list | tuple) and not all(0 <= one < math.inf for one in weights):
+            raise UserError(f"classification: class_weights must be at least 0 and finite, not {weights}")
 
     def fault(self, targets: Tensor, outputs: int) -> str | None:
         if targets.ndim != 1 or targets.dtype != torch.int64:

@@ -40,7 +40,7 @@ class MultiLabel(Problem):
         return None
 
     def outputs(self, targets: Tensor) -> int:
-        return targets.shape[1]
+        return targets.shape[1] if targets.ndim == 2 else 1
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         wanted = targets.to(outputs.dtype)

@@ -38,7 +38,7 @@ class NextToken(Problem):
         return None
 
     def outputs(self, targets: Tensor) -> int:
-        return int(targets.max()) + 1 if targets.numel() else 0
+        return max(0, int(targets.max()) + 1) if targets.numel() else 0
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         each, counted = _tokens(outputs, targets)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from consilience.errors import UserError
+from consilience.errors import UserError, unknown
 from consilience.problems.base import LOSS, ROWS, Metric, Problem, mean_loss, row_sums
 from consilience.types import Params
+
+Loss = Literal["mse", "huber"]
 
 
 @final
@@ -30,10 +32,12 @@ class Regression(Problem):
 
     name: ClassVar[str] = "regression"
     metric: ClassVar[Metric] = Metric("r2")
-    loss: Literal["mse", "huber"] = "mse"
+    loss: Loss = "mse"
     delta: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.loss not in get_args(Loss):
+            raise unknown("loss of regression", self.loss, get_args(Loss))
         if not self.delta > 0:
             raise UserError(f"regression: delta must be above 0, not {self.delta}")
 
@@ -72,8 +76,10 @@ class Regression(Problem):
         varies = spread > 1e-12 * sums["squared_targets"]
         share = sums["squared"] / torch.where(varies, spread, 1.0)
         perfect = (sums["squared"] == 0).double()
-        r2 = torch.where(varies, 1 - share, perfect)
-        return {"r2": r2.mean(-1), "mae": (sums["absolute"] / rows).mean(-1), LOSS: mean_loss(sums)}
+        loss = mean_loss(sums)
+        sane = torch.where(loss.isfinite(), 1.0, torch.nan)  # a model that has diverged has no score
+        r2 = sane * torch.where(varies, 1 - share, perfect).mean(-1)
+        return {"r2": r2, "mae": (sums["absolute"] / rows).mean(-1), LOSS: loss}
 
     def hessian_factors(self, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
         """A factor for each number, since H is diagonal.

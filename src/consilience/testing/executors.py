@@ -23,7 +23,6 @@ from consilience.testing.federation import (
 )
 
 Part = TypeVar("Part")
-Result = TypeVar("Result")
 
 
 def batched_equals_sequential(subject: Subject) -> None:

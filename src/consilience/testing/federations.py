@@ -29,7 +29,6 @@ from consilience.testing.federation import (
 from consilience.testing.watching import Place, Watch, Watched
 from consilience.types import State
 
-Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 

@@ -20,7 +20,6 @@ from consilience.testing.federation import (
 from consilience.testing.watching import Place, Watch, watch_rounds
 from consilience.types import State
 
-Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 

@@ -50,7 +50,8 @@ class Scored:
         if not self.many:
             return means
         values, name = self._of(self.metric.name, own), f"{self.prefix}{self.metric.name}"
-        spread = {"std": values.std(), "min": values.min(), "max": values.max()}
+        with np.errstate(invalid="ignore"):  # models that have diverged
+            spread = {"std": values.std(), "min": values.min(), "max": values.max()}
         return means | {f"{name}_{kind}": float(value) for kind, value in spread.items()}
 
     def _of(self, name: str, chosen: Booleans) -> Floats:
