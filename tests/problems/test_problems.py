@@ -374,6 +374,7 @@ def test_a_model_that_does_not_fit_is_refused_before_the_first_round(inputs, tar
     with pytest.raises(UserError, match="the model does not fit classification") as caught:
         cs.run("fedavg", data=data, model=model, clients=2, rounds=1)
     assert "\n" not in str(caught.value)
+    assert ("taken for tokens" in str(caught.value)) == (inputs.dtype == torch.int64)
 
 
 def test_a_regression_that_diverges_has_no_score():

@@ -65,7 +65,7 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
 def _try(scene: Scene, task: Task, model: State) -> None:
     """Refuse a model that does not take the data, or does not give what the problem asks for."""
     data = scene.dataset
-    inputs = data.inputs[:1] if data.inputs.dtype == torch.int64 else data.inputs[:1].to(scene.dtype)
+    inputs = data.inputs[:1] if _tokens(data) else data.inputs[:1].to(scene.dtype)
     row = Batch(
         inputs, data.targets[:1], torch.ones(1, dtype=scene.dtype), torch.zeros((), dtype=torch.int64)
     )
@@ -75,9 +75,16 @@ def _try(scene: Scene, task: Task, model: State) -> None:
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         kind = f"{str(inputs.dtype).removeprefix('torch.')} {list(data.shape)}"
         why = " ".join(str(error).split())
-        raise UserError(f"the model does not fit {task.problem.name} of {kind} inputs: {why:.160}") from None
+        hint = "; whole numbers are taken for tokens: give floats if they are none" if _tokens(data) else ""
+        raise UserError(
+            f"the model does not fit {task.problem.name} of {kind} inputs: {why:.160}{hint}"
+        ) from None
     if losses.shape != (1,):
         raise UserError(f"the model gives {list(prediction.shape)}, not what {task.problem.name} asks for")
+
+
+def _tokens(data: Dataset) -> bool:
+    return data.inputs.dtype == torch.int64
 
 
 def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:
