@@ -215,7 +215,7 @@ class Simulation:
                 (r, node) for r in range(len(self.world.replicas)) for node in range(self.world.population)
             ]
         if self._own_models:
-            return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
+            return self._everyone()
         return [(r, 0) for r in range(len(self.world.replicas))]
 
     def models(self, rows: list[tuple[int, int]], *, own: bool = False) -> State:
