@@ -328,6 +328,7 @@ ROWS, CLASSES = torch.rand(6, 2), torch.arange(6) % 3
         (lambda: Classification("balnced"), "class_weights are balanced or numbers"),
         (lambda: Classification((1.0, float("inf"))), "finite"),
         (lambda: Regression("mae"), "unknown loss of regression 'mae'"),
+        (lambda: Regression(delta=2.0), "delta 2.0 is for the loss huber"),
     ],
 )
 def test_wrong_options_from_python_are_refused(make, message):

@@ -38,6 +38,8 @@ class Regression(Problem):
     def __post_init__(self) -> None:
         if self.loss not in get_args(Loss):
             raise unknown("loss of regression", self.loss, get_args(Loss))
+        if self.loss == "mse" and self.delta != 1:
+            raise UserError(f"regression: delta {self.delta} is for the loss huber; mse has none")
         if not self.delta > 0:
             raise UserError(f"regression: delta must be above 0, not {self.delta}")
 
