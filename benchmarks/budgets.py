@@ -245,6 +245,8 @@ def long(
             try:
                 with running(config_of("fedavg", setting, options, budget, rounds)) as simulation:
                     for _ in range(rounds):
+                        if options.device != "cpu":
+                            torch.cuda.reset_peak_memory_stats()  # each round has a peak of its own
                         seconds, _, scores = timed(simulation, options)
                         lines.append({"seconds": seconds, **scores, **memory(options.device)})
             except (UserError, RuntimeError) as error:
