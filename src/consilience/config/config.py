@@ -49,9 +49,6 @@ from consilience.errors import UserError, unknown
 from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
 
-ROUNDS_WORTH_COMPILING = 20
-"""The fewest rounds for which steps are compiled: that takes seconds, and shorter runs end sooner without."""
-
 WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "compare"})
 """Keys that an item of `compare` cannot change."""
 
@@ -121,8 +118,8 @@ class Config(Section):
     )
     compile: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="Whether steps are compiled, on a GPU; by default in runs of 20 rounds or more. "
-        "Those of very large models never are.",
+        description="Whether steps are compiled, on a GPU; by default where more than a minute of training "
+        "is ahead. Those of very large models never are.",
     )
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     targets: list[FiniteFloat] | None = Field(
@@ -191,12 +188,10 @@ class Config(Section):
                 f"precision {self.precision} is for float32 on a GPU, not for {self.dtype} on {device.type}: "
                 "set precision: fp32"
             )
-        worth = device.type == "cuda" and self.rounds >= ROUNDS_WORTH_COMPILING
         changes = {
             "device": str(device),
             "memory": self.memory or (f"{usual_memory(device)}B" if device.type == "cuda" else None),
             "executor": resolve_executor(self.executor),
-            "compile": ("always" if worth else "never") if self.compile == "auto" else self.compile,
         }
         return self.model_copy(update=changes)
 

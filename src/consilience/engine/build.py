@@ -39,6 +39,15 @@ JOBS_SHARE = 4
 FULL = 5e10
 """The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels."""
 
+OPERATIONS_A_SECOND, SECONDS_A_TICK = 3e13, 1e-4
+"""What a large GPU does of small models' steps, roughly, and how long the shortest step of all takes."""
+
+COMPILED_FROM = 60.0
+"""How many seconds of work have to be ahead for steps to be compiled.
+
+That takes ten to thirty, and saves a fifth to a half.
+"""
+
 STACKED_ROWS = 512
 """The most rows that the batches of clients stacked on a CPU have together.
 
@@ -103,7 +112,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     world = World(
         task=task,
         pool=pool,
-        executor=choose_executor(scene, task, pool),
+        executor=choose_executor(scene, task, pool, len(variants)),
         replicas=replicas,
         solver=solver,
         numbers=numbers_state(method_numbers, solver_numbers, [r.variant for r in replicas], scene.device),
@@ -126,8 +135,15 @@ def _for_data(
     return [(algorithm.for_data(dataset.shape, dataset.outputs), solver) for algorithm, solver in variants]
 
 
-def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
-    """The executor that a scene asks for, with as many lanes as suit the model and the device."""
+def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> Executor:
+    """The executor that a scene asks for, with as many lanes as suit the model and the device.
+
+    Args:
+        scene: The setting.
+        task: What is computed.
+        pool: The data.
+        variants: How many variants of a method run in it.
+    """
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
     model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
@@ -139,11 +155,33 @@ def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
         trace = task.trace(inputs, pool.normalised(pool.inputs[:1]).dtype)
         if 3 * trace.operations * scene.work.batch_size > FULL:  # compiling takes minutes then
             return Batched(pool, scene.lanes or 1, fits, memory=memory)
-        return Batched(pool, scene.lanes or UNLIMITED, fits, compiled=scene.compiled, memory=memory)
+        compiled = scene.compiled
+        if compiled is None:
+            compiled = seconds_ahead(scene, 3 * trace.operations, variants) > COMPILED_FROM
+        return Batched(pool, scene.lanes or UNLIMITED, fits, compiled=compiled, memory=memory)
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in task.skeleton.modules())
     lanes = 1 if convolutional else max(1, STACKED_ROWS // scene.work.batch_size)
     workers = torch.get_num_threads()
     return Batched(pool, scene.lanes or lanes, fits, workers=workers, memory=memory)
+
+
+def seconds_ahead(scene: Scene, operations: int, variants: int) -> float:
+    """How long a GPU will roughly be at work on a scene's training, by what has to be done and no stopwatch.
+
+    Args:
+        scene: The setting.
+        operations: Multiplications and additions of a training step, for one row.
+        variants: How many variants of a method run in it.
+    """
+    work, rows, ticks = scene.work, 0.0, 0.0
+    for partition in scene.partitions.values():
+        sizes = np.array([len(shard) for shard in partition.shards if len(shard)])
+        share = min(1.0, scene.participation / max(1, len(sizes)))
+        steps = np.array([work.count(int(size), work.steps or work.epochs or 0) for size in sizes])
+        visited = sizes * (work.epochs or 0) if work.steps is None else steps * work.batch_size
+        rows += share * float(visited.sum())
+        ticks = max(ticks, float(steps.max(initial=0)))
+    return scene.rounds * (variants * rows * operations / OPERATIONS_A_SECOND + ticks * SECONDS_A_TICK)
 
 
 def resolve_executor(name: ExecutorName) -> ExecutorName:

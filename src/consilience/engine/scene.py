@@ -50,8 +50,10 @@ class Scene:
     problem: Problem | None = None
     """What is to be learned; None: as the data set says."""
     precision: Precision = "fp32"
-    compiled: bool = False
-    """Whether steps are compiled, on a GPU; those that fill it are not."""
+    compiled: bool | None = False
+    """Whether steps are compiled, on a GPU; None: where that pays. Those that fill it are not."""
+    rounds: int = 1
+    """How many rounds are ahead."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters whose curvature and weight are recorded at every node of a graph."""
 

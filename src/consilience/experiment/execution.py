@@ -21,17 +21,13 @@ from consilience.errors import UserError
 from consilience.experiment.folder import (
     CLIENTS,
     CONFIG,
-    COORDINATE_PLOT,
-    MAP,
     METRICS,
-    NODE_PLOT,
     PARTITIONS,
     SUMMARY,
     Checkpoint,
     Existing,
     RunFolder,
     finite_line,
-    plots_of,
 )
 from consilience.experiment.planning import Arm, plan
 from consilience.experiment.records import (
@@ -40,15 +36,9 @@ from consilience.experiment.records import (
     environment_of,
     manifests,
     metrics_line,
-    peers_of,
 )
 from consilience.experiment.result import Listener, Result
-from consilience.problems import Metric
-from consilience.report.coordinate_plots import coordinates_plot, has_coordinates
-from consilience.report.node_map import MAPPED, map_plot
-from consilience.report.node_plots import nodes_plot
-from consilience.report.node_records import settings_with_nodes
-from consilience.report.plots import score_plot
+from consilience.report.node_records import has_coordinates
 from consilience.report.summary import summarise
 from consilience.types import State
 
@@ -176,8 +166,9 @@ class _Run:
         summaries = summarise(self.records, targets, metric)
         digest = digest_of(self.records, self.clients, self.models)
         if self.folder:
-            score_plot(self.records, metric, self.folder.path / plots_of(metric)[0], self.config.name)
-            self._draw_nodes(self.folder.path, metric)
+            from consilience.experiment.drawing import draw  # matplotlib is slow to import
+
+            draw(self.records, self.arms, metric, self.folder.path, self.config.name)
             summary = {
                 "name": self.config.name,
                 "metric": metric.name,
@@ -199,16 +190,3 @@ class _Run:
             path,
             self.config.note,
         )
-
-    def _draw_nodes(self, path: Path, metric: Metric) -> None:
-        """Plots of what is recorded about the nodes of graphs, if there are any."""
-        arms = {arm.setting: arm for arm in self.arms}
-        drawn = {setting: peers_of(arms[setting]) for setting in settings_with_nodes(self.records)}
-        peers = {setting: graph for setting, graph in drawn.items() if graph is not None}
-        mapped = {setting: graph for setting, graph in peers.items() if len(graph.sizes) <= MAPPED}
-        if peers:
-            nodes_plot(self.records, peers, metric, path / NODE_PLOT, self.config.name)
-        if mapped:
-            map_plot(self.records, mapped, metric, path / MAP, self.config.name)
-        if peers and has_coordinates(self.records):
-            coordinates_plot(self.records, peers, path / COORDINATE_PLOT, self.config.name)

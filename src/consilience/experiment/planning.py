@@ -143,6 +143,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         dtype=getattr(torch, config.dtype),
         problem=config.problem,
         precision=config.precision,
-        compiled=config.compile == "always",
+        compiled=None if config.compile == "auto" else config.compile == "always",
+        rounds=config.rounds,
         coordinates=tuple(Coordinate.parse(text) for text in config.evaluate.coordinates),
     )

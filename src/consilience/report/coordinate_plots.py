@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from consilience.errors import UserError
 from consilience.report.bubbles import FONT, INK
 from consilience.report.node_records import (
+    CURVATURE,
+    SHARE,
     Curve,
     Method,
     Peers,
     chosen_nodes,
+    coordinates_of,
+    has_coordinates,
     methods_by_setting,
     node_curve,
-    node_lists,
     node_names,
-    node_values,
 )
 from consilience.report.plots import (
     BESIDE,
@@ -38,24 +39,10 @@ from consilience.report.plots import (
 )
 from consilience.report.summary import Record
 
-CURVATURE, SHARE = "curvature ", "share "
-"""Lists over nodes have such a word before the name of a coordinate."""
-
 FAR = 30
 """A line that stays so many times lower than another would lie on the axis of a linear scale."""
 
 LABEL, UPPER, LOWER = 0.2, 2.0, 1.9  # inches: the height of a line above panels, and of panels
-
-
-def has_coordinates(records: Iterable[Record]) -> bool:
-    """Whether something is known of single parameters at some node."""
-    return any(_coordinates(record) for record in records)
-
-
-def _coordinates(record: Record) -> list[str]:
-    """Names of those of which something is known at some node."""
-    keys = [key for key in node_lists(record) if key.startswith((CURVATURE, SHARE))]
-    return [key.partition(" ")[2] for key in keys if np.isfinite(node_values(record, key)).any()]
 
 
 def coordinates_plot(
@@ -148,7 +135,7 @@ class _Block:
 def _block(setting: str, methods: Mapping[str, Method], peers: Peers, chosen: Sequence[int]) -> _Block:
     found = {
         label: [
-            name for run in method.runs.values() for record in run.values() for name in _coordinates(record)
+            name for run in method.runs.values() for record in run.values() for name in coordinates_of(record)
         ]
         for label, method in methods.items()
     }

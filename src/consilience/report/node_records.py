@@ -21,6 +21,9 @@ Runs = Mapping[int, Mapping[int, Record]]
 Curve = Mapping[int, float]
 """Values by round."""
 
+CURVATURE, SHARE = "curvature ", "share "
+"""Lists over nodes have such a word before the name of a coordinate."""
+
 SHOWN = 6
 """Nodes that are drawn one by one, unless others are asked for."""
 
@@ -130,3 +133,14 @@ def final_scores(run: Mapping[int, Record], nodes: int, score: str) -> Floats:
 def least_apart(metric: Metric, low: float, high: float) -> float:
     """The least difference between scores, as they are shown, that is worth seeing: one per cent."""
     return 0.01 * max(abs(low), abs(high), metric.scale)
+
+
+def has_coordinates(records: Iterable[Record]) -> bool:
+    """Whether something is known of single parameters at some node."""
+    return any(coordinates_of(record) for record in records)
+
+
+def coordinates_of(record: Record) -> list[str]:
+    """The names of single parameters of which something is known at some node."""
+    keys = [key for key in node_lists(record) if key.startswith((CURVATURE, SHARE))]
+    return [key.partition(" ")[2] for key in keys if np.isfinite(node_values(record, key)).any()]

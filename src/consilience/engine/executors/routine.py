@@ -138,7 +138,7 @@ class Routine:
     _points: list[Point] = field(default_factory=list)
     _parts: list[_Stretch | _Stop] = field(default_factory=list)
     _static: dict[Node, Tensor] = field(default_factory=dict)
-    """On a GPU, where the values are that go into a part or come out of it; they stay there."""
+    """The values that go into a part or come out of it, whose places on a GPU stay the same."""
 
     def record(self, work: Work, states: Sequence[State], act: Act) -> State:
         """What the work gives, while its operations are written down."""
