@@ -11,38 +11,23 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-Shape = tuple[int, ...]
-
-OWN, SHARED, LANE, ONE = "own", "shared", "lane", "one"
-"""What a tensor holds: values of its own for each lane, the same for all lanes, a number a lane, a number."""
-
-@dataclass(frozen=True)
-class Operand:
-    """A tensor that lines read by a name."""
-
-    name: str
-    place: int
-    """Its position among the tensors that are written, or from their end on among those that are given."""
-    kind: str
-    """OWN, SHARED, LANE or ONE."""
-
-
 @dataclass(frozen=True)
 class Update:
-    """How tensors of one shape move together.
+    """How tensors of one shape, whose first axis are lanes, move together.
 
     Positions count the tensors that are written and then those that are only read.
     """
 
     gradient: tuple[int, ...]
-    """What the gradient is made of: (grad, x) for weights, (grad,) for biases, () for neither."""
-    reads: tuple[Operand, ...]
+    """What the gradient is made of: (grad, x) for weights, (grad,) for biases, () where there is none."""
+    reads: tuple[tuple[str, int], ...]
+    """Names of tensors that are read. Their shapes can be expanded to that of the tensors that are written."""
     lines: tuple[str, ...]
     writes: tuple[tuple[int, str], ...]
     """Which tensors are written, and the names of their new values."""
@@ -50,37 +35,40 @@ class Update:
 
 def encoded(updates: Sequence[Update]) -> str:
     """Updates as a string, which an operation of torch can take."""
-    return json.dumps([asdict(update) for update in updates])
+    return json.dumps([astuple(update) for update in updates])
 
 
 def decoded(text: str) -> list[Update]:
     """The updates that a string stands for."""
-    return [
-        Update(
-            tuple(fields["gradient"]),
-            tuple(Operand(**operand) for operand in fields["reads"]),
-            tuple(fields["lines"]),
-            tuple((place, name) for place, name in fields["writes"]),
-        )
-        for fields in json.loads(text)
-    ]
+    return [Update(*(_frozen(field) for field in fields)) for fields in json.loads(text)]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
 
 
 def apply(tensors: Sequence[Tensor], updates: Sequence[Update]) -> None:
     """Move tensors by updates, with torch's own operations."""
     for update in updates:
-        lanes = len(tensors[update.writes[0][0]])
-        names: dict[str, Any] = {"ops": torch}
+        names: dict[str, Any] = {"ops": torch, **{name: tensors[place] for name, place in update.reads}}
         if update.gradient:
             grad, *x = (tensors[place] for place in update.gradient)
-            of = torch.bmm(grad.transpose(1, 2), x[0]) if x else grad.sum(1)
-            names["g"] = of.reshape(lanes, -1)
-        for operand in update.reads:
-            rows = lanes if operand.kind in (OWN, LANE) else 1
-            names[operand.name] = tensors[operand.place].reshape(rows, -1)
+            names["g"] = torch.bmm(grad.transpose(1, 2), x[0]) if x else grad.sum(1)
         exec("\n".join(update.lines), names)
         for place, name in update.writes:
-            tensors[place].view(lanes, -1).copy_(names[name])
+            tensors[place].copy_(names[name])
+
+
+class Form(NamedTuple):
+    """How a tensor lies in memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Form:
+        """The form of a tensor."""
+        return cls(tuple(tensor.shape), tensor.stride())
 
 
 class Tile(NamedTuple):
@@ -111,11 +99,11 @@ def tile(outs: int, ins: int) -> Tile:
 
 def kernel(
     updates: Sequence[Update],
-    shapes: Sequence[Shape],
+    forms: Sequence[Form],
     precision: str,
     cut: Callable[[int, int], Tile] = tile,
 ) -> Source:
-    """The Triton kernel that does updates of tensors of some shapes.
+    """The Triton kernel that does updates of tensors of some forms.
 
     A program does a part of one lane's part of one update.
     """
@@ -126,12 +114,12 @@ def kernel(
         "",
         "",
         "@triton.jit",
-        f"def descend({', '.join(f'p{number}' for number in range(len(shapes)))}):",
+        f"def descend({', '.join(f'p{number}' for number in range(len(forms)))}):",
         "    program = ops.program_id(0)",
     ]
     programs = 0
     for number, update in enumerate(updates):
-        part, body = _part(update, shapes, precision, cut)
+        part, body = _part(update, forms, precision, cut)
         first, programs = programs, programs + part
         lines.append(f"    {'elif' if number else 'if'} program < {programs}:")
         lines += [f"        {line}" for line in (f"own = program - {first}", *body)]
@@ -144,28 +132,28 @@ def digest(text: str) -> str:
 
 
 def _part(
-    update: Update, shapes: Sequence[Shape], precision: str, cut: Callable[[int, int], Tile]
+    update: Update, forms: Sequence[Form], precision: str, cut: Callable[[int, int], Tile]
 ) -> tuple[int, list[str]]:
     """The number of programs of an update and what each of them does."""
-    lanes, *rest = shapes[update.writes[0][0]]
+    lanes, *rest = forms[update.writes[0][0]].shape
     size = math.prod(rest)
     head, tiles = (
-        _weights(update.gradient, shapes, precision, cut)
+        _weights(update.gradient, forms, precision, cut)
         if len(update.gradient) > 1
-        else _others(update.gradient, shapes, size)
+        else _others(update.gradient, forms, size)
     )
     body = [f"lane = (own // {tiles}).to(ops.int64)", f"part = own % {tiles}", *head]
-    body += [f"{operand.name} = {_load(operand, size)}" for operand in update.reads]
+    body += [f"{name} = ops.load({_place(place, forms[place], rest)})" for name, place in update.reads]
     body += update.lines
     body += [f"ops.store(p{place} + lane * {size} + place, {name}, mask=use)" for place, name in update.writes]
     return lanes * tiles, body
 
 
 def _weights(
-    gradient: tuple[int, ...], shapes: Sequence[Shape], precision: str, cut: Callable[[int, int], Tile]
+    gradient: tuple[int, ...], forms: Sequence[Form], precision: str, cut: Callable[[int, int], Tile]
 ) -> tuple[list[str], int]:
     grad, x = gradient
-    (_, rows, outs), ins = shapes[grad], shapes[x][2]
+    (_, rows, outs), ins = forms[grad].shape, forms[x].shape[2]
     high, wide = cut(outs, ins)
     across = -(-ins // wide)
     # The gradient comes first: what is computed then takes the layout of the tensors that are read.
@@ -180,11 +168,11 @@ def _weights(
     ], -(-outs // high) * across
 
 
-def _others(gradient: tuple[int, ...], shapes: Sequence[Shape], size: int) -> tuple[list[str], int]:
+def _others(gradient: tuple[int, ...], forms: Sequence[Form], size: int) -> tuple[list[str], int]:
     wide = min(256 if gradient else PLAIN, _side(size))
     lines = [f"column = part * {wide}", f"place = column + ops.arange(0, {wide})", f"use = place < {size}"]
     for grad in gradient:
-        rows = shapes[grad][1]
+        rows = forms[grad].shape[1]
         lines.append(
             f"g = column_sums(p{grad} + lane * {rows * size}, column, {rows}, {size}, "
             f"{min(ROWS, _side(rows))}, {wide}).to(p{grad}.dtype.element_ty)"
@@ -192,15 +180,19 @@ def _others(gradient: tuple[int, ...], shapes: Sequence[Shape], size: int) -> tu
     return lines, -(-size // wide)
 
 
-def _load(operand: Operand, size: int) -> str:
-    begin = f"p{operand.place}"
-    if operand.kind == ONE:
-        return f"ops.load({begin})"
-    if operand.kind == LANE:
-        return f"ops.load({begin} + lane)"
-    if operand.kind == OWN:
-        begin += f" + lane * {size}"
-    return f"ops.load({begin} + place, mask=use, other=0.0)"
+def _place(place: int, form: Form, shape: Sequence[int]) -> str:
+    """Where a program finds the entries of a tensor that has the given shape in each lane, or is expanded to it."""
+    missing = 1 + len(shape) - len(form.shape)
+    steps = [0] * missing + [step * (size > 1) for size, step in zip(form.shape, form.stride, strict=True)]
+    begin = f"p{place}" + f" + lane * {steps[0]}" * (steps[0] > 0)
+    counts = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    moving = [axis for axis, size in enumerate(shape) if size > 1 and steps[axis + 1]]
+    if not moving:
+        return begin
+    if all(steps[axis + 1] == counts[axis] for axis, size in enumerate(shape) if size > 1):
+        return f"{begin} + place, mask=use, other=0.0"
+    parts = (f"place // {counts[axis]} % {shape[axis]} * {steps[axis + 1]}" for axis in moving)
+    return f"{begin} + {' + '.join(parts)}, mask=use, other=0.0"
 
 
 def _side(count: int) -> int:

@@ -172,8 +172,7 @@ def descend(
     warps: int = 4,
 ) -> None:
     """Move tensors by updates, in one launch."""
-    shapes = tuple(tuple(value.shape) for value in tensors)
-    source = descent.kernel(updates, shapes, precision(), cut)
+    source = descent.kernel(updates, [descent.Form.of(value) for value in tensors], precision(), cut)
     _compiled(source.text)[source.programs,](*tensors, num_warps=warps, num_stages=3)
 
 
