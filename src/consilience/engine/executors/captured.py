@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from consilience.engine.executors.fusing import fused
 from consilience.engine.executors.machine import Blueprint, LaneProgram, Machine
 from consilience.engine.executors.program import overwriting
 from consilience.learning.batches import Pool
@@ -47,7 +48,7 @@ class Captured(Machine):
     """
 
     def __init__(self, pool: Pool, blueprint: Blueprint, *, compiled: bool) -> None:
-        super().__init__(pool, blueprint, whole=compiled)
+        super().__init__(pool, blueprint, whole=compiled or blueprint.width > 1)
         self._compiled = compiled
         self._steps: dict[bool, Callable[[Sequence[Tensor]], None]] = {}
         self._captures: dict[tuple[int, bool], Capture] = {}
@@ -89,11 +90,13 @@ class Captured(Machine):
             self._steps[full]([self.of_lanes(value[tick]) for value in raw[:4]])
 
     def _step(self, program: LaneProgram) -> Callable[[Sequence[Tensor]], None]:
-        if not self._compiled:
+        if self.alone and not self._compiled:
             return partial(self._tick, program)
         results = [program.result.paths.index(path) for path in self.blueprint.carry.paths]
-        compiled = torch.compile(overwriting(program.module, results), fullgraph=True, dynamic=False)
-        return lambda batch: compiled(*self.arguments, *batch)
+        module = overwriting(program.module, results)
+        module = module if self.alone else fused(module)
+        run = torch.compile(module, fullgraph=True, dynamic=False) if self._compiled else module.forward
+        return lambda batch: run(*self.arguments, *batch)
 
     def _tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
         self.keep(program.result.state(program.module.forward(*self.arguments, *batch)))
