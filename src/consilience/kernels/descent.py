@@ -1,8 +1,8 @@
 """Updates: how parameters and what belongs to them move, in words that both torch and Triton understand.
 
-An update is a short list of Python lines such as `t1 = ops.sqrt(a0) + g`, where `g` is the gradient of a dense
-layer's weights or biases and `a0`, `a1`, ... are tensors that are read. Run by Python, where `ops` is torch, they
-compute with whole tensors; in the text of a kernel, where `ops` is Triton's language, with tiles of them.
+An update is a short list of Python lines such as `t1 = ops.sqrt(a0) + g`, where `g` is the gradient of a
+dense layer's weights or biases and `a0`, `a1`, ... are tensors that are read. Run by Python, where `ops` is
+torch, they compute with whole tensors; in the text of a kernel, where `ops` is Triton's language, with tiles.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Update:
@@ -27,7 +28,7 @@ class Update:
     gradient: tuple[int, ...]
     """What the gradient is made of: (grad, x) for weights, (grad,) for biases, () where there is none."""
     reads: tuple[tuple[str, int], ...]
-    """Names of tensors that are read. Their shapes can be expanded to that of the tensors that are written."""
+    """Names of tensors that are read; what is written has their shape, or one to which they expand."""
     lines: tuple[str, ...]
     writes: tuple[tuple[int, str], ...]
     """Which tensors are written, and the names of their new values."""
@@ -145,7 +146,9 @@ def _part(
     body = [f"lane = (own // {tiles}).to(ops.int64)", f"part = own % {tiles}", *head]
     body += [f"{name} = ops.load({_place(place, forms[place], rest)})" for name, place in update.reads]
     body += update.lines
-    body += [f"ops.store(p{place} + lane * {size} + place, {name}, mask=use)" for place, name in update.writes]
+    body += [
+        f"ops.store(p{place} + lane * {size} + place, {name}, mask=use)" for place, name in update.writes
+    ]
     return lanes * tiles, body
 
 
@@ -156,11 +159,12 @@ def _weights(
     (_, rows, outs), ins = forms[grad].shape, forms[x].shape[2]
     high, wide = cut(outs, ins)
     across = -(-ins // wide)
+    deep = min(ROWS, _side(rows))
     # The gradient comes first: what is computed then takes the layout of the tensors that are read.
     return [
         f"row, column = part // {across} * {high}, part % {across} * {wide}",
-        f"g = product(p{grad} + lane * {rows * outs}, p{x} + lane * {rows * ins}, row, column, {rows}, {ins}, "
-        f"{outs}, {min(ROWS, _side(rows))}, {high}, {wide}, {precision!r}).to(p{grad}.dtype.element_ty)",
+        f"g = product(p{grad} + lane * {rows * outs}, p{x} + lane * {rows * ins}, row, column, {rows}, "
+        f"{ins}, {outs}, {deep}, {high}, {wide}, {precision!r}).to(p{grad}.dtype.element_ty)",
         f"flat = ops.arange(0, {high * wide})",
         f"row, column = row + flat // {wide}, column + flat % {wide}",
         f"place = row * {ins} + column",
@@ -181,7 +185,7 @@ def _others(gradient: tuple[int, ...], forms: Sequence[Form], size: int) -> tupl
 
 
 def _place(place: int, form: Form, shape: Sequence[int]) -> str:
-    """Where a program finds the entries of a tensor that has the given shape in each lane, or is expanded to it."""
+    """Where a program finds its entries of a tensor that has a shape in each lane, or is expanded to it."""
     missing = 1 + len(shape) - len(form.shape)
     steps = [0] * missing + [step * (size > 1) for size, step in zip(form.shape, form.stride, strict=True)]
     begin = f"p{place}" + f" + lane * {steps[0]}" * (steps[0] > 0)

@@ -130,12 +130,20 @@ def column_sums(grad, column, ROWS: tl.constexpr, OUTS: tl.constexpr, B: tl.cons
     for first in range(0, ROWS, B):
         b = first + tl.arange(0, B)
         use = (b < ROWS)[:, None] & (n < OUTS)[None, :]
-        sums += tl.sum(tl.load(grad + (b * OUTS)[:, None] + n[None, :], mask=use, other=0.0).to(tl.float32), 0)
+        sums += tl.sum(
+            tl.load(grad + (b * OUTS)[:, None] + n[None, :], mask=use, other=0.0).to(tl.float32), 0
+        )
     return sums
 
 
 def forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool, tiling: Tiling | None = None, turn: bool = False
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    relu: bool,
+    tiling: Tiling | None = None,
+    turn: bool = False,
 ) -> Tensor:
     """The outputs [lanes, rows, outs] of a layer for x [lanes, rows, ins] and weights [lanes, outs, ins]."""
     (lanes, rows, ins), outs = x.shape, weight.shape[1]

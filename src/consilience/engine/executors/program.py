@@ -48,6 +48,7 @@ class Form(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device
 
     @property
     def contiguous(self) -> bool:
@@ -57,9 +58,9 @@ class Form(NamedTuple):
         return all(size == 1 or stride == step for size, stride, step in entries)
 
 
-def form(node: Node) -> Form | None:
-    """The form of what a node of a recorded graph stands for; None if that is not a tensor."""
-    found: Form | None = node.meta.get("form")
+def form(value: object) -> Form | None:
+    """The form of the tensor that a node of a recorded graph stands for; None for anything else."""
+    found: Form | None = value.meta.get("form") if isinstance(value, Node) else None
     return found
 
 
@@ -129,7 +130,7 @@ class _Recorder:
 
     def _know(self, value: Tensor, node: Node) -> None:
         self._nodes[id(value)] = node
-        node.meta.setdefault("form", Form(value.shape, value.stride(), value.dtype))
+        node.meta.setdefault("form", Form(value.shape, value.stride(), value.dtype, value.device))
         self._layouts.setdefault(node, _layout(value))
         self._alive.append(value)
 
