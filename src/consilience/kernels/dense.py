@@ -14,7 +14,9 @@ from consilience.kernels import descent
 
 
 @torch.library.custom_op("consilience::dense_lanes", mutates_args=())
-def dense_lanes(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+def dense_lanes(
+    x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, shift: Tensor | None, scale: Tensor | None
+) -> Tensor:
     """The outputs [lanes, rows, outs] of dense layers, in the type of their inputs.
 
     Args:
@@ -22,12 +24,16 @@ def dense_lanes(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> T
         weight: [lanes, outs, ins].
         bias: [lanes, outs].
         relu: Whether outputs below 0 become 0.
+        shift: One number. Where it is given, `x` are bytes, and the inputs (x - shift) / scale.
+        scale: One number.
     """
-    if _for_triton(x):
+    if _for_triton(x, weight):
         from consilience.kernels import triton_dense as triton_kernels
 
         bias = None if bias is None else bias.contiguous()
-        return triton_kernels.forward(x.contiguous(), weight.contiguous(), bias, relu=relu)
+        return triton_kernels.forward(x.contiguous(), weight.contiguous(), bias, shift, scale, relu=relu)
+    if shift is not None and scale is not None:
+        x = descent.scaled(x, shift, scale)
     out = torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
     if bias is not None:
         out = out + bias.to(x.dtype)[:, None]
@@ -35,8 +41,10 @@ def dense_lanes(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> T
 
 
 @dense_lanes.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    return x.new_empty(*x.shape[:2], weight.shape[1])
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, shift: Tensor | None, scale: Tensor | None
+) -> Tensor:
+    return (x if shift is None else shift).new_empty(*x.shape[:2], weight.shape[1])
 
 
 @torch.library.custom_op("consilience::dense_lanes_backward", mutates_args=())
@@ -48,7 +56,7 @@ def dense_lanes_backward(grad: Tensor, weight: Tensor, seen: Tensor | None) -> T
         weight: [lanes, outs, ins].
         seen: Inputs that came out of a ReLU: where they are not above 0, gradients are 0.
     """
-    if _for_triton(grad):
+    if _for_triton(grad, weight):
         from consilience.kernels import triton_dense as triton_kernels
 
         seen = None if seen is None else seen.contiguous()
@@ -72,7 +80,7 @@ def descend(written: Sequence[Tensor], given: Sequence[Tensor], updates: str) ->
         updates: How, as `descent.encoded` writes it.
     """
     moves = descent.decoded(updates)
-    if not all(_for_triton(value) for value in (*written, *given)):
+    if not _for_triton(*written, *given):
         descent.apply([*written, *given], moves)
         return
     from consilience.kernels import triton_dense as triton_kernels
@@ -87,5 +95,5 @@ def _(written: Sequence[Tensor], given: Sequence[Tensor], updates: str) -> None:
     return None
 
 
-def _for_triton(value: Tensor) -> bool:
-    return value.is_cuda and value.dtype != torch.float64
+def _for_triton(*values: Tensor) -> bool:
+    return all(value.is_cuda and value.dtype != torch.float64 for value in values)

@@ -26,7 +26,10 @@ class Update:
     """
 
     gradient: tuple[int, ...]
-    """What the gradient is made of: (grad, x) for weights, (grad,) for biases, () where there is none."""
+    """What the gradient is made of: (grad, x) for weights, (grad,) for biases, () where there is none.
+
+    A shift and a scale, each one number, may follow: then `x` are bytes, and inputs were (x - shift) / scale.
+    """
     reads: tuple[tuple[str, int], ...]
     """Names of tensors that are read; what is written has their shape, or one to which they expand."""
     lines: tuple[str, ...]
@@ -53,11 +56,18 @@ def apply(tensors: Sequence[Tensor], updates: Sequence[Update]) -> None:
     for update in updates:
         names: dict[str, Any] = {"ops": torch, **{name: tensors[place] for name, place in update.reads}}
         if update.gradient:
-            grad, *x = (tensors[place] for place in update.gradient)
-            names["g"] = torch.bmm(grad.transpose(1, 2), x[0]) if x else grad.sum(1)
+            grad, *inputs = (tensors[place] for place in update.gradient)
+            names["g"] = torch.bmm(grad.transpose(1, 2), scaled(*inputs)) if inputs else grad.sum(1)
         exec("\n".join(update.lines), names)
         for place, name in update.writes:
             tensors[place].copy_(names[name])
+
+
+def scaled(x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+    """The inputs (x - shift) / scale, or `x` itself."""
+    return (
+        x if shift is None or scale is None else (x.to(shift.dtype) - shift.reshape(())) / scale.reshape(())
+    )
 
 
 class Form(NamedTuple):
@@ -155,16 +165,18 @@ def _part(
 def _weights(
     gradient: tuple[int, ...], forms: Sequence[Form], precision: str, cut: Callable[[int, int], Tile]
 ) -> tuple[list[str], int]:
-    grad, x = gradient
+    grad, x, *numbers = gradient
     (_, rows, outs), ins = forms[grad].shape, forms[x].shape[2]
     high, wide = cut(outs, ins)
     across = -(-ins // wide)
     deep = min(ROWS, _side(rows))
+    shift, scale = (f"p{place}" for place in numbers or (grad, grad))
     # The gradient comes first: what is computed then takes the layout of the tensors that are read.
     return [
         f"row, column = part // {across} * {high}, part % {across} * {wide}",
-        f"g = product(p{grad} + lane * {rows * outs}, p{x} + lane * {rows * ins}, row, column, {rows}, "
-        f"{ins}, {outs}, {deep}, {high}, {wide}, {precision!r}).to(p{grad}.dtype.element_ty)",
+        f"g = product(p{grad} + lane * {rows * outs}, p{x} + lane * {rows * ins}, {shift}, {scale}, "
+        f"row, column, {rows}, {ins}, {outs}, {bool(numbers)}, {deep}, {high}, {wide}, {precision!r})"
+        f".to(p{grad}.dtype.element_ty)",
         f"flat = ops.arange(0, {high * wide})",
         f"row, column = row + flat // {wide}, column + flat % {wide}",
         f"place = row * {ins} + column",

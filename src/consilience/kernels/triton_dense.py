@@ -39,9 +39,20 @@ class Tiling(NamedTuple):
 
 
 @triton.jit
+def _inputs(places, use, shift, scale, SCALED: tl.constexpr):
+    """Inputs of a layer, computed from bytes where they are scaled. What is not used may be anything."""
+    if SCALED:
+        pixels = tl.load(places, mask=use, other=0)
+        return (pixels.to(tl.float32) - tl.load(shift)) / tl.load(scale)
+    else:  # noqa: RET505  (a kernel's branches are chosen before it is compiled)
+        return tl.load(places, mask=use, other=0.0)
+
+
+@triton.jit
 def _forward(
-    x, weight, bias, out,
+    x, weight, bias, shift, scale, out,
     ROWS: tl.constexpr, INS: tl.constexpr, OUTS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr,
+    SCALED: tl.constexpr,
     B: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
     """out[b, n] = bias[n] + sum over k of x[b, k] weight[n, k]."""
@@ -54,7 +65,8 @@ def _forward(
     sums = tl.zeros((N, B) if TURN else (B, N), dtype=tl.float32)
     for first in range(0, INS, K):
         k = first + tl.arange(0, K)
-        some = tl.load(xs + k[None, :], mask=(b < ROWS)[:, None] & (k < INS)[None, :], other=0.0)
+        use = (b < ROWS)[:, None] & (k < INS)[None, :]
+        some = _inputs(xs + k[None, :], use, shift, scale, SCALED)
         use = (n < OUTS)[:, None] & (k < INS)[None, :]
         of = tl.load(weights + k[None, :], mask=use, other=0.0).to(some.dtype)
         if TURN:
@@ -100,8 +112,8 @@ def _backward(
 
 @triton.jit
 def product(
-    grad, x, row, column,
-    ROWS: tl.constexpr, INS: tl.constexpr, OUTS: tl.constexpr,
+    grad, x, shift, scale, row, column,
+    ROWS: tl.constexpr, INS: tl.constexpr, OUTS: tl.constexpr, SCALED: tl.constexpr,
     B: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient with respect to weights: sums over b of grad[b, n] x[b, k], in one row.
@@ -115,7 +127,7 @@ def product(
     for first in range(0, ROWS, B):
         b = first + tl.arange(0, B)
         use = (b < ROWS)[:, None] & (k < INS)[None, :]
-        inputs = tl.load(x + (b * INS)[:, None] + k[None, :], mask=use, other=0.0)
+        inputs = _inputs(x + (b * INS)[:, None] + k[None, :], use, shift, scale, SCALED)
         use = (b < ROWS)[:, None] & (n < OUTS)[None, :]
         grads = tl.load(grad + (b * OUTS)[:, None] + n[None, :], mask=use, other=0.0)
         sums = tl.dot(tl.trans(grads), inputs, sums, input_precision=PRECISION)
@@ -140,18 +152,24 @@ def forward(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    shift: Tensor | None = None,
+    scale: Tensor | None = None,
     *,
     relu: bool,
     tiling: Tiling | None = None,
     turn: bool = False,
 ) -> Tensor:
-    """The outputs [lanes, rows, outs] of a layer for x [lanes, rows, ins] and weights [lanes, outs, ins]."""
+    """The outputs [lanes, rows, outs] of a layer for x [lanes, rows, ins] and weights [lanes, outs, ins].
+
+    Where a shift is given, `x` are bytes, and the inputs (x - shift) / scale.
+    """
     (lanes, rows, ins), outs = x.shape, weight.shape[1]
     cut = tiling or Tiling(side(outs, 32), side(ins, 64))
     block = side(rows, 64)
-    out = x.new_empty(lanes, rows, outs)
+    out = (x if shift is None else shift).new_empty(lanes, rows, outs)
+    some = (out if one is None else one for one in (bias, shift, scale))  # what is absent is not read
     _forward[triton.cdiv(outs, cut.side) * triton.cdiv(rows, block), lanes](
-        x, weight, x if bias is None else bias, out, rows, ins, outs, bias is not None, relu,
+        x, weight, *some, out, rows, ins, outs, bias is not None, relu, shift is not None,
         B=block, N=cut.side, K=cut.depth, PRECISION=precision(), TURN=turn,
         num_warps=cut.warps, num_stages=cut.stages,
     )  # fmt: skip

@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from consilience.engine.executors.patterns import arguments, has_rows, only_user, turned, unrounded
+from consilience.engine.executors.patterns import (
+    arguments,
+    as_rows,
+    has_rows,
+    only_user,
+    pixels,
+    turned,
+    unrounded,
+)
 from consilience.engine.executors.program import base, form
 from consilience.engine.executors.updates import fuse_updates
 from consilience.kernels import dense  # noqa: F401  (registers the operations)
@@ -54,7 +62,10 @@ def _fuse_layer(graph: Graph, product: Node) -> None:
     if weight:
         total, bias = _with_bias(product)
         relu = only_user(total, _ATEN.relu.default)
-        _replace(graph, relu or total, _OURS.dense_lanes.default, (left, weight, bias, relu is not None))
+        last, found = relu or total, pixels(left)
+        with graph.inserting_before(last):
+            x, *numbers = as_rows(graph, left, found) if found else (left, None, None)
+        _replace(graph, last, _OURS.dense_lanes.default, (x, weight, bias, relu is not None, *numbers))
         return
     weight = _weight(right)
     if weight:

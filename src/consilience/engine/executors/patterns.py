@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from consilience.engine.executors.program import form
 from consilience.torch_internals import to_copy
@@ -62,6 +62,31 @@ def has_rows(node: object, most: int) -> bool:
     """Whether a node is [lanes, rows, numbers], in order, with no more than some number of rows."""
     own = form(node)
     return own is not None and len(own.shape) == 3 and own.shape[1] <= most and own.contiguous
+
+
+def pixels(node: Node) -> tuple[Node, Node, Node] | None:
+    """The bytes, the shift and the scale of which a node has (bytes - shift) / scale, with fewer axes."""
+    divided = arguments(node)[0] if node.target is _ATEN.view.default else node
+    if divided.target is not _ATEN.div.Tensor or divided.kwargs:
+        return None
+    shifted, scale = arguments(divided)
+    if not isinstance(shifted, Node) or shifted.target is not _ATEN.sub.Tensor or shifted.kwargs:
+        return None
+    floats, shift = arguments(shifted)
+    if not isinstance(floats, Node) or floats.target is not to_copy:
+        return None
+    source = arguments(floats)[0]
+    own, raw, *numbers = (form(one) for one in (node, source, shift, scale))
+    single = all(found and own and found.shape.numel() == 1 and found.dtype == own.dtype for found in numbers)
+    usable = raw and raw.dtype == torch.uint8 and raw.contiguous and own and own.contiguous
+    return (source, shift, scale) if usable and single else None
+
+
+def as_rows(graph: Graph, node: Node, found: tuple[Node, Node, Node]) -> tuple[Node, Node, Node]:
+    """The bytes, shift and scale behind a node, the bytes in the node's shape."""
+    own = form(node)
+    assert own is not None
+    return graph.call_function(_ATEN.view.default, (found[0], list(own.shape))), *found[1:]
 
 
 def unexpanded(node: Node) -> Node:

@@ -8,13 +8,22 @@ these are never in memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-from consilience.engine.executors.patterns import arguments, has_rows, number, turned, unexpanded, unrounded
+from consilience.engine.executors.patterns import (
+    arguments,
+    as_rows,
+    has_rows,
+    number,
+    pixels,
+    turned,
+    unexpanded,
+    unrounded,
+)
 from consilience.engine.executors.program import base, form
 from consilience.kernels.descent import Update, encoded
 from consilience.torch_internals import to_copy
@@ -55,6 +64,8 @@ def fuse_updates(graph: Graph) -> None:
     copies = [node for node in graph.nodes if node.target is _ATEN.copy_.default]
     written = {arguments(node)[0] for node in copies}
     drafts = [draft for group in _groups(graph, copies) if (draft := _draft(group, written))]
+    with graph.inserting_before(copies[0] if copies else None):
+        drafts = [_from_pixels(graph, draft) for draft in drafts]
     for begin in range(0, len(drafts), TOGETHER):
         some = drafts[begin : begin + TOGETHER]
         places = [place for draft in some for place in draft.writes]
@@ -197,6 +208,15 @@ def _draft(group: _Group, written: set[Any]) -> _Draft | None:
     if not lines or any(base(node) in written for node in (*words.gradient, *own_reads)):
         return None
     return _Draft(words.gradient, words.reads, tuple(lines), places)
+
+
+def _from_pixels(graph: Graph, draft: _Draft) -> _Draft:
+    """The same update, which reads inputs as the bytes that they were made of."""
+    found = pixels(draft.gradient[1]) if len(draft.gradient) > 1 else None
+    if found is None:
+        return draft
+    grad, x = draft.gradient
+    return replace(draft, gradient=(grad, *as_rows(graph, x, found)))
 
 
 def _operands(node: Node, group: _Group) -> tuple[Node, ...]:
