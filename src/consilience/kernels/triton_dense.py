@@ -165,7 +165,7 @@ def forward(
     """
     (lanes, rows, ins), outs = x.shape, weight.shape[1]
     cut = tiling or Tiling(side(outs, 32), side(ins, 64))
-    block = side(rows, 64)
+    block = side(rows, 128)
     out = (x if shift is None else shift).new_empty(lanes, rows, outs)
     some = (out if one is None else one for one in (bias, shift, scale))  # what is absent is not read
     _forward[triton.cdiv(outs, cut.side) * triton.cdiv(rows, block), lanes](
@@ -180,7 +180,7 @@ def backward(grad: Tensor, weight: Tensor, seen: Tensor | None, *, tiling: Tilin
     """The gradient [lanes, rows, ins] with respect to a layer's inputs; 0 where `seen` is not above 0."""
     (lanes, rows, outs), ins = grad.shape, weight.shape[2]
     cut = tiling or Tiling(side(ins, 64), side(outs, 32))
-    block = side(rows, 64)
+    block = side(rows, 128)
     out = grad.new_empty(lanes, rows, ins)
     _backward[triton.cdiv(ins, cut.side) * triton.cdiv(rows, block), lanes](
         grad, weight, grad if seen is None else seen, out, rows, ins, outs, seen is not None,
