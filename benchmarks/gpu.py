@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import platform
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -66,6 +69,7 @@ CIFAR: dict[str, Any] = {
 }
 RESNET: dict[str, Any] = {**CIFAR, "model": "resnet50-cifar", "seeds": [0]}
 RESNET["local"] = {"steps": 20, "batch_size": 64}
+DIRICHLET = {**MLP, "partition": {"name": "dirichlet_class", "alpha": 0.1}}
 PFL: dict[str, Any] = {
     "data": "cifar10",
     "partition": "iid",
@@ -77,6 +81,16 @@ PFL: dict[str, Any] = {
     "rounds": 1500,
     "evaluate": {"every": 10, "clients": False},
 }
+RACES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mlp": ("fedavg", MLP),
+    "dirichlet": ("fedavg", DIRICHLET),
+    "graph": ("dechetero", {**GRAPH, "evaluate": {"trained": False}}),
+    "cifar": ("fedavg", CIFAR),
+    "pfl": ("fedavg", PFL),
+}
+"""What a hand-written JAX program (peers/peer_jax.py) also runs: method and settings."""
+RACE_PRECISIONS = {"cifar": ("tf32", "bf16"), "pfl": ("bf16",)}
+"""The precisions of races that are not run in tf32 alone."""
 
 
 def ours(
@@ -162,12 +176,11 @@ def loop(
 
 def mlp() -> dict[str, Any]:
     """Dense models: FedAvg on two-class shards, the loop, Dirichlet 0.1, and the methods beside FedAvg."""
-    dirichlet = {**MLP, "partition": {"name": "dirichlet_class", "alpha": 0.1}}
     return {
         "loop": loop(MLP),
         "fedavg": ours("fedavg", MLP),
         "fedavg, fp32": ours("fedavg", MLP, precision="fp32"),
-        "fedavg, dirichlet 0.1": ours("fedavg", dirichlet),
+        "fedavg, dirichlet 0.1": ours("fedavg", DIRICHLET),
         **{name: ours(name, MLP) for name in ("hwa", "fedprox", "fedcurv")},
         # SCAFFOLD's option II is defined for plain SGD only.
         "fedavg, plain sgd": ours("fedavg", {**MLP, **PLAIN}),
@@ -244,8 +257,36 @@ def pfl() -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start, "accuracy": result.accuracy}
 
 
+def jax() -> dict[str, Any]:
+    """Settings that a hand-written JAX program runs too: ours, its own, and how many times faster ours is."""
+    if importlib.util.find_spec("jax") is None:
+        print("jax is not installed: its row is skipped")
+        return {}
+    found: dict[str, Any] = {}
+    for name, (method, settings) in RACES.items():
+        for precision in RACE_PRECISIONS.get(name, ("tf32",)):
+            here = pfl() if name == "pfl" else ours(method, settings, precision=precision)
+            gc.collect()
+            torch.cuda.empty_cache()  # the other process needs memory, too
+            there = _peer(name, precision)
+            speeds = [1 / one["seconds"] if name == "pfl" else one["samples_per_s"] for one in (here, there)]
+            found[f"{name}, {precision}"] = {"ours": here, "jax": there, "ratio": speeds[0] / speeds[1]}
+    return found
+
+
+def _peer(setting: str, precision: str) -> dict[str, Any]:
+    """What the JAX program gives, in a process of its own."""
+    script = Path(__file__).parent / "peers" / "peer_jax.py"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        command = [sys.executable, script, "--setting", setting, "--precision", precision, "--out", out]
+        subprocess.run(command, check=True)
+        result: dict[str, Any] = json.loads(out.read_text())
+        return result
+
+
 ROWS: dict[str, Callable[[], dict[str, Any]]] = {
-    row.__name__: row for row in (mlp, methods, graph, cifar, resnet, precision, pfl)
+    row.__name__: row for row in (mlp, methods, graph, cifar, resnet, precision, pfl, jax)
 }
 
 

@@ -8,7 +8,7 @@ an alias: a function of ours around it would cost as much as the smaller kernels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -191,15 +191,15 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     return tree_map_only(Tensor, function, value)
 
 
-def drop_dead_code(graph: Graph) -> None:
-    """Take operations out of a graph whose results nobody reads, but for those that write.
+def drop_dead_code(graph: Graph, kept: Collection[Node] = ()) -> None:
+    """Take operations out of a graph whose results nobody reads, but for those that write or are to be kept.
 
     Relied on: what schemas say about writing, as for `written`. Promised: `eliminate_dead_code` leaves what
     it is told to leave, and is not sound for operations that write unless it is told.
     """
 
     def stays(node: Node) -> bool:
-        return node.is_impure() or bool(written(node.target, node.args, node.kwargs))
+        return node in kept or node.is_impure() or bool(written(node.target, node.args, node.kwargs))
 
     graph.eliminate_dead_code(stays)
 

@@ -11,7 +11,7 @@ from consilience.algorithm import Algorithm
 from consilience.algorithms import METHODS
 from consilience.algorithms.desa import DESA
 from consilience.algorithms.fedcurv import FedCurv
-from consilience.engine.rounds.exchange import cohort_of
+from consilience.engine.rounds.cast import cohort_of
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import LocalWork
 from consilience.exchange.device import device_client

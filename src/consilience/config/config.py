@@ -43,6 +43,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.partitioners import PARTITIONERS
 from consilience.engine.build import resolve_executor
 from consilience.engine.determinism import Precision
+from consilience.engine.memory import read_size, usual_memory
 from consilience.engine.scene import ExecutorName
 from consilience.errors import UserError, unknown
 from consilience.graphs import TOPOLOGIES
@@ -51,7 +52,7 @@ from consilience.models import MODELS
 ROUNDS_WORTH_COMPILING = 20
 """The fewest rounds for which steps are compiled: that takes seconds, and shorter runs end sooner without."""
 
-WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "compare"})
+WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "compare"})
 """Keys that an item of `compare` cannot change."""
 
 
@@ -99,6 +100,18 @@ class Config(Section):
     executor: ExecutorName = "auto"
     lanes: int | None = Field(
         None, ge=1, description="Clients that train side by side; by default as memory allows."
+    )
+    memory: (
+        Annotated[
+            str,
+            BeforeValidator(
+                lambda v: v if v is None else f"{read_size(v)}B", json_schema_input_type=str | int
+            ),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="What the engine may take of the device's memory, e.g. 8GB; by default what is free.",
     )
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     dtype: Literal["float32", "float64"] = "float32"
@@ -181,6 +194,7 @@ class Config(Section):
         worth = device.type == "cuda" and self.rounds >= ROUNDS_WORTH_COMPILING
         changes = {
             "device": str(device),
+            "memory": self.memory or (f"{usual_memory(device)}B" if device.type == "cuda" else None),
             "executor": resolve_executor(self.executor),
             "compile": ("always" if worth else "never") if self.compile == "auto" else self.compile,
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,12 +16,13 @@ from consilience.data.dataset import Dataset, normalisation
 from consilience.engine.executors.base import Executor
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.sequential import Sequential
+from consilience.engine.executors.workshop import UNLIMITED
+from consilience.engine.memory import LEAST, usual_memory
 from consilience.engine.network import Network
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import ExecutorName, Scene
 from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
-from consilience.exchange.cohort import TEST_ROWS
 from consilience.graphs.base import Adjacency
 from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
@@ -33,8 +33,8 @@ from consilience.types import Batch, State
 STATES_PER_JOB = 12
 """How many models' memory one client's work takes: states, gradients, messages and copies."""
 
-COPIES_PER_ACTIVATION = 6
-"""How often training holds a layer's output: itself, what follows it before the next layer, and gradients."""
+JOBS_SHARE = 4
+"""What clients that are computed together hold takes no more than one part in so many of the memory."""
 
 FULL = 5e10
 """The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels."""
@@ -131,21 +131,19 @@ def choose_executor(scene: Scene, task: Task, pool: Pool) -> Executor:
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
     model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
-    memory = _memory(scene.device) // 2  # the other half is for data, programs and the population
-    fits = max(1, memory // (STATES_PER_JOB * model_bytes))
+    memory = (scene.memory or usual_memory(scene.device)) - pool.inputs.nbytes - pool.targets.nbytes
+    memory = max(LEAST, memory)
+    fits = max(1, memory // JOBS_SHARE // (STATES_PER_JOB * model_bytes))
     if scene.device.type == "cuda":
         inputs = torch.Size((1, *scene.dataset.shape))
         trace = task.trace(inputs, pool.normalised(pool.inputs[:1]).dtype)
-        outputs, operations = trace.outputs, 3 * trace.operations
-        rows = max(COPIES_PER_ACTIVATION * scene.work.batch_size, 2 * TEST_ROWS)
-        lane_bytes = STATES_PER_JOB * model_bytes + rows * outputs * scene.dtype.itemsize
-        if operations * scene.work.batch_size > FULL:
-            return Batched(pool, scene.lanes or 1, fits)  # compiling a model of that size takes minutes
-        lanes = scene.lanes or max(1, memory // lane_bytes)
-        return Batched(pool, lanes, fits, compiled=scene.compiled)
+        if 3 * trace.operations * scene.work.batch_size > FULL:  # compiling takes minutes then
+            return Batched(pool, scene.lanes or 1, fits, memory=memory)
+        return Batched(pool, scene.lanes or UNLIMITED, fits, compiled=scene.compiled, memory=memory)
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in task.skeleton.modules())
     lanes = 1 if convolutional else max(1, STACKED_ROWS // scene.work.batch_size)
-    return Batched(pool, scene.lanes or lanes, fits, workers=torch.get_num_threads())
+    workers = torch.get_num_threads()
+    return Batched(pool, scene.lanes or lanes, fits, workers=workers, memory=memory)
 
 
 def resolve_executor(name: ExecutorName) -> ExecutorName:
@@ -156,13 +154,6 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
     Nothing here uses a stopwatch: the same run must give the same bits again.
     """
     return "batched" if name == "auto" else name
-
-
-def _memory(device: torch.device) -> int:
-    """The bytes of a device's memory, in use or not."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _task(scene: Scene) -> Task:

@@ -43,6 +43,8 @@ class Scene:
     executor: ExecutorName = "auto"
     lanes: int | None = None
     """How many clients train side by side; None: as many as memory allows."""
+    memory: int | None = None
+    """How many bytes of the device may be used; None: what is free."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     problem: Problem | None = None

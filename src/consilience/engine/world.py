@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import torch
 
+from consilience.algorithm import Algorithm
 from consilience.engine.executors.base import Executor
 from consilience.engine.network import Network
-from consilience.exchange.cohort import Cohort, Job, LocalWork
+from consilience.exchange.cohort import Cohort, Job, LocalWork, Population
 from consilience.graphs.base import Adjacency
 from consilience.learning.batches import Pool
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
 from consilience.types import Booleans, IntArray, Params, State
+
+COHORTS = 4
+"""How many cohorts are kept with their plans: those of this and the next round, and of evaluations."""
+MODELS_AT_A_TIME = 100
+"""How many models are evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,8 @@ class World:
     """Gives the graph of a seed after some number of drawings."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters about which nodes' records say more."""
+    _cohorts: OrderedDict[Hashable, Cohort] = field(default_factory=OrderedDict, repr=False, compare=False)
+    """The last cohorts, with their plans, the oldest use first."""
 
     def adjacency(self, replica: int, round_number: int) -> Adjacency:
         """[nodes, nodes] who hears whom in a round."""
@@ -99,7 +108,22 @@ class World:
 
     def sizes(self) -> IntArray:
         """[replicas, clients] how many training samples each client has."""
+        return self._sizes
+
+    @cached_property
+    def _sizes(self) -> IntArray:
         return np.array([[len(shard) for shard in replica.shards] for replica in self.replicas])
+
+    @cached_property
+    def populations(self) -> torch.Tensor:
+        """[replicas] how many clients have data."""
+        counts = [float(len(replica.available)) for replica in self.replicas]
+        return torch.tensor(counts, dtype=self.pool.dtype, device=self.device)
+
+    @cached_property
+    def hub_replicas(self) -> torch.Tensor:
+        """The replica that each hub belongs to."""
+        return torch.from_numpy(self.hub_rows // self.population).to(self.device)
 
     @property
     def graph(self) -> bool:
@@ -138,13 +162,45 @@ class World:
         self, jobs: Sequence[tuple[int, int]], round_number: int, hosts: Sequence[int] | None = None
     ) -> Cohort:
         """The work of some (replica, client) pairs in a round; `hosts`: whom each of them answers."""
+        name = (tuple(jobs), round_number, None if hosts is None else tuple(hosts))
+        if name not in self._cohorts:
+            if len(self._cohorts) == COHORTS:
+                self._cohorts.popitem(last=False)
+            self._cohorts[name] = self._make_cohort(jobs, round_number, hosts)
+        self._cohorts.move_to_end(name)
+        return self._cohorts[name]
+
+    def _make_cohort(
+        self, jobs: Sequence[tuple[int, int]], round_number: int, hosts: Sequence[int] | None
+    ) -> Cohort:
         to = [None] * len(jobs) if hosts is None else hosts
         listed = tuple(self._job(*job, host) for job, host in zip(jobs, to, strict=True))
-        return Cohort(listed, round_number, self.work, self.device, self.test)
+        return Cohort(listed, round_number, self.work, self.device, self.test, self.holdings)
+
+    @cached_property
+    def holdings(self) -> Population:
+        """What all clients of all replicas hold."""
+        held = [
+            (len(replica.shards[client]), len(replica.holdouts[client]))
+            for replica in self.replicas
+            for client in replica.available.tolist()
+        ]
+        samples, holdouts = np.array(held, dtype=np.int64).reshape(-1, 2).T
+        taking_part = sum(min(self.participation, len(replica.available)) for replica in self.replicas)
+        models = len(held) if self.graph else len(self.replicas)
+        return Population(samples, holdouts, taking_part / max(1, len(held)), min(models, MODELS_AT_A_TIME))
 
     def _job(self, replica: int, client: int, host: int | None) -> Job:
         which = self.replicas[replica]
         return Job(replica, which.seed, client, which.shards[client], which.holdouts[client], host)
+
+    def name_of(self, algorithm: Algorithm, round_number: int | None) -> Hashable:
+        """What tells the algorithm in force in a round from those that do other things.
+
+        None where that cannot be told: numbers that are swept and change from round to round are not seen.
+        """
+        in_force = algorithm if round_number is None else algorithm.at(round_number)
+        return in_force if in_force is algorithm or not self.numbers["method"] else None
 
     def numbers_of(self, replicas: torch.Tensor) -> State:
         """The swept numbers of some replicas, one row each."""

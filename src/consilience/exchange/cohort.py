@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ import torch
 from consilience.client import Rows
 from consilience.learning.batches import Plan, Visit, common_plan, data_plan, training_plan
 from consilience.learning.randomness import Purpose, generator, stream_keys
+from consilience.transfer import to_device
 from consilience.types import IntArray
 
 SAMPLE_ROWS = 128
@@ -53,6 +55,44 @@ class LocalWork:
 
 
 @dataclass(frozen=True)
+class Population:
+    """How much data the clients of all replicas hold, by which computations are laid out.
+
+    Cohorts differ from round to round; what is laid out for everybody serves them all.
+    """
+
+    samples: IntArray
+    """How many rows each client trains on, of those who have any."""
+    holdouts: IntArray
+    """How many rows each of them keeps back."""
+    share: float = 1.0
+    """What part of them takes part in a round."""
+    models: int = 1
+    """How many models are evaluated at a time."""
+
+    def rows(self, which: Rows) -> IntArray:
+        """How many rows there are to visit, by client."""
+        if which == "holdout":
+            return self.holdouts
+        return np.where(self.holdouts > 0, self.holdouts, self.samples) if which == "own" else self.samples
+
+    def lanes(self, which: Rows, work: LocalWork) -> int:
+        """How many lanes a usual cohort needs to be done when its longest job is."""
+        if which == "test":
+            return self.models
+        if which == "batch" or (which == "train" and work.steps is not None):
+            steps = np.ones_like(self.samples)
+        else:
+            steps = -(-self.rows(which) // rows_of_batch(which, work))
+        return max(1, int(np.ceil(self.share * steps.sum() / max(1, steps.max()))))
+
+
+def rows_of_batch(which: Rows, work: LocalWork) -> int:
+    """How many rows a batch has, where there are enough."""
+    return work.batch_size if which in ("train", "data", "batch") else SAMPLE_ROWS
+
+
+@dataclass(frozen=True)
 class Job:
     """One client's work in one replica. The seed is the replica's."""
 
@@ -83,15 +123,27 @@ class Cohort:
     device: torch.device
     test: IntArray
     """Rows of the global test set."""
+    known: Population | None = None
+    """What all clients hold; by default what these do."""
     _plans: dict[tuple[Rows, int | None], Plan] = field(default_factory=dict)
 
     def part(self, chosen: slice) -> Cohort:
         """The cohort of some of the jobs."""
-        return Cohort(self.jobs[chosen], self.round, self.work, self.device, self.test)
+        if len(self.jobs[chosen]) == len(self.jobs):
+            return self  # with the plans that were made
+        return Cohort(self.jobs[chosen], self.round, self.work, self.device, self.test, self.population)
+
+    @cached_property
+    def population(self) -> Population:
+        """What all clients hold who might have been in the cohort."""
+        if self.known is not None:
+            return self.known
+        holdouts = np.array([len(job.holdout) for job in self.jobs], dtype=np.int64)
+        return Population(np.array(self.samples(), dtype=np.int64), holdouts, models=len(self.jobs))
 
     def column(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         """[jobs] one number for each job, as a tensor on the device."""
-        return torch.tensor(values, dtype=dtype, device=self.device)
+        return to_device(values, self.device, dtype)
 
     def samples(self) -> list[int]:
         """How many training samples each job's client has."""
@@ -118,7 +170,7 @@ class Cohort:
         found = stream_keys([*own, *common])
         shared = found[[len(own) + seeds.index(job.seed) for job in self.jobs]]
         # One transfer for both: on a GPU, rounds of small clients are mostly waiting.
-        keys = torch.stack([found[: len(own)], shared]).to(self.device)
+        keys = to_device(torch.stack([found[: len(own)], shared]), self.device)
         return keys[0], keys[1]
 
     def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
@@ -127,12 +179,17 @@ class Cohort:
             self._plans[rows, epoch] = self._make_plan(rows, epoch)
         return self._plans[rows, epoch]
 
+    def plan_like(self, other: Cohort) -> None:
+        """Make the plans that were made for another cohort, before anybody asks for them."""
+        for rows, epoch in other._plans:
+            self.plan(rows, epoch)
+
     def _make_plan(self, rows: Rows, epoch: int | None) -> Plan:
         if rows == "test":
             return common_plan(self.test, len(self.jobs), TEST_ROWS, self.device)
         visits = [Visit(job.seed, self.round, job.client, job.rows(rows)) for job in self.jobs]
-        asked = self.work.batch_size if rows in ("train", "data", "batch") else SAMPLE_ROWS
-        size = max(1, min(asked, max(len(visit.rows) for visit in visits)))
+        # As wide as any cohort needs: machines are built for a width.
+        size = max(1, min(rows_of_batch(rows, self.work), int(self.population.rows(rows).max(initial=0))))
         if rows == "train":
             done = self.done()
             if self.work.steps is not None:

@@ -16,6 +16,7 @@ from consilience.exchange.cohort import Cohort, Job, LocalWork
 from consilience.learning.batches import Pool
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
+from consilience.transfer import to_device
 from consilience.types import IntArray, State
 
 FACTS = "client"
@@ -51,7 +52,7 @@ def idle(step: Step, carry: State, extras: State, rows: Rows, epoch: int | None 
 def facts_of(cohort: Cohort, dtype: torch.dtype) -> State:
     """What tells the clients of a cohort apart, one row a job."""
     decay = [cohort.work.lr_decay**cohort.round] * len(cohort.jobs)
-    numbers = torch.tensor([cohort.samples(), cohort.steps(), decay], dtype=dtype, device=cohort.device)
+    numbers = to_device([cohort.samples(), cohort.steps(), decay], cohort.device, dtype)
     own, common = cohort.keys()
     return {
         FACTS: {

@@ -15,6 +15,8 @@ from consilience import tree
 from consilience.config import Config, load_config
 from consilience.engine.build import simulate
 from consilience.engine.determinism import repeatable
+from consilience.engine.memory import bounded, read_size
+from consilience.engine.rounds.simulation import Pending
 from consilience.errors import UserError
 from consilience.experiment.folder import (
     CLIENTS,
@@ -64,7 +66,8 @@ def run(
     listener = listener or Listener()
     config = config.resolved()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
-    with repeatable(config.torch_device, config.precision):
+    memory = None if config.memory is None else read_size(config.memory)
+    with repeatable(config.torch_device, config.precision), bounded(config.torch_device, memory):
         if folder is None:
             return _Run(config, arms, None, listener).execute()
         with folder.locked():
@@ -127,16 +130,16 @@ class _Run:
                 simulation.restore(tree.unflatten(state))
             if simulation.round == 0 and simulation.algorithm.setup():
                 self.listener.setting_up(arm)
+            # A GPU works on a round while the host looks at the one before.
+            ahead, begun = int(simulation.world.device.type == "cuda"), list[Pending]()
             while simulation.round < config.rounds:
                 last = simulation.round + 1 == config.rounds
                 evaluate = last or (simulation.round + 1) % config.evaluate.every == 0
-                lines = [
-                    metrics_line(arm, record)
-                    for record in simulation.step(evaluate=evaluate, trained=config.evaluate.trained)
-                ]
-                self._append(METRICS, self.records, lines)
-                self.listener.round(arm, lines)
-                if not last and simulation.round % config.checkpoint.every == 0:
+                begun.append(simulation.advance(evaluate=evaluate, trained=config.evaluate.trained))
+                stop = last or simulation.round % config.checkpoint.every == 0
+                while len(begun) > (0 if stop else ahead):
+                    self._note(arm, begun.pop(0))
+                if stop and not last:
                     self._checkpoint(number, tree.flatten(simulation.snapshot()))
             if config.evaluate.clients:
                 self.listener.evaluating_clients(arm)
@@ -146,6 +149,12 @@ class _Run:
         if self.folder:
             self.folder.save_models(arm.name, tree.flatten(self.models[arm.name]))
         self._checkpoint(number + 1, {})
+
+    def _note(self, arm: Arm, pending: Pending) -> None:
+        """Write down how a round went."""
+        lines = [metrics_line(arm, record) for record in pending.records()]
+        self._append(METRICS, self.records, lines)
+        self.listener.round(arm, lines)
 
     def _append(self, name: str, kept: list[dict[str, Any]], lines: list[dict[str, Any]]) -> None:
         kept += lines

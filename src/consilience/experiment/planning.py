@@ -17,6 +17,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners.base import Labels
 from consilience.engine.build import check
+from consilience.engine.memory import read_size
 from consilience.engine.scene import Scene
 from consilience.errors import UserError
 from consilience.exchange.cohort import LocalWork
@@ -137,6 +138,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         normalize=config.data.normalize,
         executor=config.executor,
         lanes=config.lanes,
+        memory=None if config.memory is None else read_size(config.memory),
         device=config.torch_device,
         dtype=getattr(torch, config.dtype),
         problem=config.problem,

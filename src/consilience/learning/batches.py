@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience.learning.randomness import Purpose, stream_bits, stream_keys
+from consilience.transfer import to_device
 from consilience.types import Batch, IntArray
 
 SHUFFLE_BITS, KEY_BITS = 40, 62
@@ -77,7 +78,7 @@ class Plan:
         """The plan of the first steps of each job, at most so many."""
         counts = np.minimum(self.steps, np.asarray(steps, dtype=np.int64))
         kept = np.concatenate([np.arange(a, a + n) for a, n in zip(self.first, counts, strict=True)])
-        chosen = torch.from_numpy(kept).to(self.rows.device)
+        chosen = to_device(kept, self.rows.device)
         return Plan(self.rows[chosen], self.sizes[kept], self.keys[chosen], _starts(counts), counts)
 
 
@@ -127,7 +128,7 @@ def common_plan(rows: IntArray, jobs: int, batch_size: int, device: torch.device
     count = -(-len(rows) // batch_size)
     padded = np.full(count * batch_size, -1, dtype=np.int64)
     padded[: len(rows)] = rows
-    numbers = torch.from_numpy(padded.reshape(count, batch_size)).to(device)
+    numbers = to_device(padded.reshape(count, batch_size), device)
     return Plan(
         torch.where(numbers >= 0, numbers, numbers[:, :1]),
         (padded.reshape(count, batch_size) >= 0).sum(1),
@@ -151,44 +152,41 @@ def _shuffled(
     lists = [(visit, epoch) for visit, own in zip(visits, epochs, strict=True) for epoch in own]
     lengths = np.array([len(visit.rows) for visit, _ in lists], dtype=np.int64)
     batches = -(-lengths // batch_size)
-    keys = stream_keys([(v.seed, purpose, v.round, v.client, epoch) for v, epoch in lists]).to(device)
-    step_starts = torch.from_numpy(_starts(batches)).to(device)
-
-    # Every entry (a row of a list), with the list it is in and its place there.
-    owner, place = _entries(lengths, device)
-    shuffled = ((owner << SHUFFLE_BITS) | stream_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
     # A visit's rows are the same in all of its epochs: they are large, and moved once.
     known = np.concatenate([np.zeros(0, dtype=np.int64), *(visit.rows for visit in visits)])
     shares = np.array([len(visit.rows) for visit in visits], dtype=np.int64)
     firsts = np.repeat(_starts(shares), np.array([len(own) for own in epochs], dtype=np.int64))
-    source = torch.from_numpy(firsts).to(device)[owner] + place
-    rows = torch.full((int(batches.sum()) * batch_size,), -1, dtype=torch.int64, device=device)
-    rows[step_starts[owner] * batch_size + place] = torch.from_numpy(known).to(device)[source[shuffled]]
-    rows = rows.reshape(-1, batch_size)
+    named = stream_keys([(v.seed, purpose, v.round, v.client, epoch) for v, epoch in lists]).numpy()
+    table = np.stack([lengths, _starts(lengths), batches, _starts(batches), firsts, named])
+    length, start, count, step_start, first, keys = to_device(table, device)  # one transfer for all
 
-    step_owner, step_place = _entries(batches, device)
+    # Every entry (a row of a list), with the list it is in and its place there.
+    owner, place = _entries(length, start, int(lengths.sum()))
+    shuffled = ((owner << SHUFFLE_BITS) | stream_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
+    visited = to_device(known, device)[(first[owner] + place)[shuffled]]
+    # Every step, with the list it is in and its place there; it takes the next entries of that list.
+    step_owner, step_place = _entries(count, step_start, int(batches.sum()))
+    column = torch.arange(batch_size, device=device)
+    done = step_place[:, None] * batch_size
+    inside = done + column < length[step_owner][:, None]
+    rows = visited[start[step_owner][:, None] + done + torch.where(inside, column, 0)]
+
     sizes = np.full(len(rows), batch_size, dtype=np.int64)
     sizes[np.cumsum(batches)[lengths > 0] - 1] -= (batches * batch_size - lengths)[lengths > 0]
     steps = np.array(
         [len(own) * -(-len(visit.rows) // batch_size) for visit, own in zip(visits, epochs, strict=True)],
         dtype=np.int64,
     )
-    return Plan(
-        torch.where(rows >= 0, rows, rows[:, :1]),
-        sizes,
-        stream_bits(keys[step_owner], -1 - step_place, KEY_BITS),
-        _starts(steps),
-        steps,
-    )
+    bits = stream_bits(keys[step_owner], -1 - step_place, KEY_BITS)
+    return Plan(rows, sizes, bits, _starts(steps), steps)
 
 
 def _starts(counts: IntArray) -> IntArray:
     return np.cumsum(counts) - counts
 
 
-def _entries(lengths: IntArray, device: torch.device) -> tuple[Tensor, Tensor]:
+def _entries(lengths: Tensor, starts: Tensor, total: int) -> tuple[Tensor, Tensor]:
     """The list of every entry of lists laid end to end, and the entry's place in that list."""
-    sizes = torch.from_numpy(lengths).to(device)
-    which = torch.arange(len(lengths), device=device)
-    owner = torch.repeat_interleave(which, sizes, output_size=int(lengths.sum()))
-    return owner, torch.arange(len(owner), device=device) - (sizes.cumsum(0) - sizes)[owner]
+    which = torch.arange(len(lengths), device=lengths.device)
+    owner = torch.repeat_interleave(which, lengths, output_size=total)
+    return owner, torch.arange(total, device=lengths.device) - starts[owner]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,12 +39,29 @@ class Executor(ABC):
         self.pool = pool
 
     @abstractmethod
-    def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
-        """What `function` gives for every row of the states with dim 0; those with dim None are shared."""
+    def map(
+        self,
+        function: Callable[..., State],
+        dims: Sequence[int | None],
+        *states: State,
+        key: Hashable = None,
+    ) -> State:
+        """What `function` gives for every row of the states with dim 0; those with dim None are shared.
+
+        What the function does must follow from the key and the states' form, so that it need not be looked at
+        again where both are known; with None for a key it is.
+        """
 
     @abstractmethod
     def clients(
-        self, cohort: Cohort, work: Work, states: Sequence[State], example: Work | None = None
+        self,
+        cohort: Cohort,
+        work: Work,
+        states: Sequence[State],
+        *,
+        shared: Sequence[State] = (),
+        example: Work | None = None,
+        key: Hashable = None,
     ) -> Outcome:
         """The outcome of every job's work; a job is one client's in one replica.
 
@@ -52,8 +69,10 @@ class Executor(ABC):
             cohort: The jobs.
             work: What each of them does.
             states: What each of them starts from, one row a job.
+            shared: More states, which all of them see whole.
             example: Work whose results have the same form and which is quick, for where only that matters;
                 by default the work itself, over no batches.
+            key: What tells the work from other work, as for `map`.
         """
 
     def close(self) -> None:  # noqa: B027

@@ -6,21 +6,57 @@ launching each from Python takes longer than running it. A replay launches them 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from consilience.engine.executors.fusing import fused
 from consilience.engine.executors.machine import Blueprint, LaneProgram, Machine
-from consilience.engine.executors.program import overwriting
+from consilience.engine.executors.program import overwriting, peak_bytes
 from consilience.learning.batches import Pool
 from consilience.types import IntArray
 
 TICKS = 8
 """How many ticks a long capture has; what is left over is replayed tick by tick."""
+
+
+class GraphMemory:
+    """Memory that graphs share: what one leaves behind is of no use to any other.
+
+    They must not run at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def captures(self, device: torch.device) -> bool:
+        """Whether there are graphs on a device."""
+        return device.type == "cuda"
+
+    def capture(self, work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+        """The graph of some work, which has run before: then libraries and compilers are ready."""
+        if self._handle is None:
+            self._handle = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()  # while a graph is captured nothing can be given back
+        with torch.no_grad(), torch.cuda.stream(stream):
+            graph.capture_begin(pool=self._handle)
+            try:
+                work()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # about the capture, which is of no interest any more
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return graph
 
 
 @dataclass(frozen=True)
@@ -44,12 +80,13 @@ class Captured(Machine):
     Args:
         pool: Where batches come from.
         blueprint: What to run.
+        graphs: The memory of its graphs.
         compiled: Whether operations are fused by torch.compile. That takes seconds, once.
     """
 
-    def __init__(self, pool: Pool, blueprint: Blueprint, *, compiled: bool) -> None:
+    def __init__(self, pool: Pool, blueprint: Blueprint, graphs: GraphMemory, *, compiled: bool) -> None:
         super().__init__(pool, blueprint, whole=compiled or blueprint.width > 1)
-        self._compiled = compiled
+        self._graphs, self._compiled = graphs, compiled
         self._steps: dict[bool, Callable[[Sequence[Tensor]], None]] = {}
         self._captures: dict[tuple[int, bool], Capture] = {}
 
@@ -75,9 +112,7 @@ class Captured(Machine):
         with torch.no_grad(), torch.cuda.stream(stream):
             self._ticks(full, *(value[:1] for value in inputs))  # libraries start up, compilers compile
         torch.cuda.current_stream(device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
-            self._ticks(full, *inputs)
+        graph = self._graphs.capture(lambda: self._ticks(full, *inputs), device)
         for place, value in zip(self.carry, before, strict=True):
             place.copy_(value)
         return Capture(graph, inputs)
@@ -92,11 +127,25 @@ class Captured(Machine):
     def _step(self, program: LaneProgram) -> Callable[[Sequence[Tensor]], None]:
         if self.alone and not self._compiled:
             return partial(self._tick, program)
-        results = [program.result.paths.index(path) for path in self.blueprint.carry.paths]
-        module = overwriting(program.module, results)
-        module = module if self.alone else fused(module)
+        module = self.in_place(program)
         run = torch.compile(module, fullgraph=True, dynamic=False) if self._compiled else module.forward
         return lambda batch: run(*self.arguments, *batch)
 
+    def in_place(self, program: LaneProgram) -> GraphModule:
+        """The same program, which writes the next carries over the old ones."""
+        results = [program.result.paths.index(path) for path in self.blueprint.carry.paths]
+        module = overwriting(program.module, results)
+        return module if self.alone else fused(module)
+
     def _tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
         self.keep(program.result.state(program.module.forward(*self.arguments, *batch)))
+
+
+def lane_bytes(pool: Pool, blueprint: Blueprint) -> int:
+    """How many bytes a lane takes: what it holds, what a step computes at its peak, and its next batches."""
+    lanes = 2  # a single one would run in another way
+    machine = Captured(pool, replace(blueprint, width=lanes), GraphMemory(), compiled=False)
+    batch = machine.example(blueprint.rows)
+    program = machine.program(batch, full=False)
+    batches = TICKS * sum(value.nbytes for value in batch)
+    return -(-(machine.held_bytes + peak_bytes(machine.in_place(program)) + batches) // lanes)

@@ -44,7 +44,7 @@ class Crew:
 
     def __init__(self, machines: Sequence[Machine], size: int) -> None:
         self.machines = list(machines)
-        self._programs = [machine.programs for machine in machines]
+        self._programs = {id(machine): machine.programs for machine in machines}
         self._lines: list[Connection] = []
         fork = multiprocessing.get_context("fork")
         self._members: list[BaseProcess] = []
@@ -57,11 +57,11 @@ class Crew:
             self._members.append(member)
         self.close = weakref.finalize(self, _dismiss, self._lines, self._members)
 
-    def can_run(self, machines: Sequence[Machine], size: int) -> bool:
-        """Whether the members know these machines, and enough of them are alive."""
+    def can_run(self, machines: Sequence[Machine]) -> bool:
+        """Whether the members know these machines as they are, and are alive and enough."""
         alive = all(member.is_alive() for member in self._members)
-        known = self.machines == machines and self._programs == [one.programs for one in machines]
-        return alive and len(self._members) >= size and known
+        known = all(self._programs.get(id(machine)) == machine.programs for machine in machines)
+        return alive and len(self._members) >= len(machines) and known
 
     def kill(self) -> None:
         """End all members, whatever they are doing."""

@@ -80,7 +80,7 @@ def _replace(graph: Graph, node: Node, operation: Any, args: tuple[Any, ...], kw
     """Let an operation stand where a node stood whose values it computes."""
     with graph.inserting_before(node):
         new = graph.call_function(operation, args, kwargs)
-    new.meta["form"] = form(node)
+    new.meta.update(node.meta)
     node.replace_all_uses_with(new)
 
 

@@ -1,10 +1,5 @@
 """A whole cohort as one batched computation.
 
-A lane is a place in that computation; it trains one job, i.e. one client of one replica, at a time. Jobs
-wait in a queue, longest first; when a lane's job ends, the lane takes the next one. The number of steps of
-every job is known beforehand, so the schedule is made on the host, with as many lanes as it takes to be
-done when the longest job is.
-
 A method's `local` runs under `vmap`. When it calls `client.train` and so `fold`, that call leaves the
 `vmap` through an `autograd.Function` with a rule of its own and arrives here with the stacked tensors.
 Machines then run the lanes.
@@ -12,12 +7,9 @@ Machines then run the lanes.
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -28,135 +20,28 @@ from torch import Tensor
 from consilience import tree
 from consilience.client import Rows, Step
 from consilience.engine.executors.base import Executor, Outcome, Work
-from consilience.engine.executors.captured import Captured
-from consilience.engine.executors.crew import CAN_FORK, Crew
-from consilience.engine.executors.machine import Blueprint, Machine, Plain
+from consilience.engine.executors.crew import CAN_FORK
+from consilience.engine.executors.machine import Blueprint, Machine
+from consilience.engine.executors.routine import Enter, Routines
+from consilience.engine.executors.scheduling import Schedule, lanes_for, pack
+from consilience.engine.executors.workshop import UNLIMITED, Workshop
 from consilience.exchange import screen
 from consilience.exchange.cohort import Cohort
-from consilience.learning.batches import Plan, Pool
+from consilience.learning.batches import Pool
+from consilience.transfer import to_device
 from consilience.tree import Schema
 from consilience.types import IntArray, State
 
-LOG = logging.getLogger("consilience")
-
-
-def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
-    """The jobs of each lane, in order: longest first, each to the lane that is free first.
-
-    Lanes come out with the most loaded first; jobs without steps are left out.
-
-    >>> pack([3, 1, 2, 2], 2)
-    [[0, 1], [2, 3]]
-    """
-    queue = sorted((job for job in range(len(steps)) if steps[job] > 0), key=lambda job: -steps[job])
-    free = [(0, lane) for lane in range(min(lanes, len(queue)))]
-    packed: list[list[int]] = [[] for _ in free]
-    for job in queue:
-        load, lane = heapq.heappop(free)
-        packed[lane].append(job)
-        heapq.heappush(free, (load + int(steps[job]), lane))
-    order = sorted(free, key=lambda entry: (-entry[0], entry[1]))
-    return [packed[lane] for _, lane in order]
-
-
-def enough_lanes(steps: Sequence[int] | IntArray, most: int) -> int:
-    """How many lanes it takes to do all jobs in the time of the longest one, but no more than `most`.
-
-    The number is rounded up to one of a coarse series, so that rounds with other jobs can use the same
-    machines.
-
-    >>> enough_lanes([4, 4, 4], 10), enough_lanes([9, 4, 3, 2], 10), enough_lanes([1] * 100, 30)
-    (3, 2, 30)
-    """
-    working = [int(count) for count in steps if count > 0]
-    if not working:
-        return 1
-    needed = -(-sum(working) // max(working))
-    unit = 1 << max(0, needed.bit_length() - 4)
-    return min(most, len(working), -(-needed // unit) * unit)
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """What every lane does at every tick, at which each takes one step."""
-
-    steps: IntArray
-    """[ticks, lanes] the plan's step that a lane runs; -1 where it has finished."""
-    starts: dict[int, list[tuple[int, int]]]
-    """The (lane, job) pairs that begin before a tick, by tick."""
-    ends: dict[int, list[tuple[int, int]]]
-    """The (lane, job) pairs that are complete before a tick, by tick."""
-
-    @classmethod
-    def of(cls, plan: Plan, jobs: Sequence[int], lanes: int) -> Schedule:
-        """The schedule of some of a plan's jobs on some number of lanes."""
-        packed = [[jobs[i] for i in lane] for lane in pack(plan.steps[list(jobs)], lanes)]
-        ticks = max((int(plan.steps[lane].sum()) for lane in packed), default=0)
-        steps = np.full((ticks, lanes), -1, dtype=np.int64)
-        starts: dict[int, list[tuple[int, int]]] = {}
-        ends: dict[int, list[tuple[int, int]]] = {}
-        for lane, own in enumerate(packed):
-            tick = 0
-            for job in own:
-                count = int(plan.steps[job])
-                steps[tick : tick + count, lane] = np.arange(plan.first[job], plan.first[job] + count)
-                starts.setdefault(tick, []).append((lane, job))
-                tick += count
-                ends.setdefault(tick, []).append((lane, job))
-        return cls(steps, starts, ends)
-
-    def stretches(self) -> Iterator[tuple[int, int]]:
-        """The (first tick, end) of the stretches in which no job begins or ends."""
-        return itertools.pairwise(sorted(self.starts.keys() | self.ends.keys()))
-
-
-class Workshop:
-    """The machines that were built, kept so that later rounds find them.
-
-    Args:
-        pool: Where batches come from.
-        compiled: Whether machines on a GPU are compiled.
-    """
-
-    def __init__(self, pool: Pool, *, compiled: bool = False) -> None:
-        self.pool, self.compiled = pool, compiled
-        self._machines: dict[tuple[Blueprint, int], Machine] = {}
-        self._crew: Crew | None = None
-        self._told: set[str] = set()
-
-    def machine(self, blueprint: Blueprint, worker: int) -> Machine:
-        """The machine of a blueprint for one of the workers, built if there is none."""
-        if (blueprint, worker) not in self._machines:
-            self._machines[blueprint, worker] = self._build(blueprint)
-        return self._machines[blueprint, worker]
-
-    def crew(self, size: int) -> Crew:
-        """A crew of at least so many processes, which know all machines built so far."""
-        machines = list(self._machines.values())
-        if self._crew is None or not self._crew.can_run(machines, size):
-            if self._crew:
-                self._crew.close()
-            self._crew = Crew(machines, size)
-        return self._crew
-
-    def close(self) -> None:
-        """Let the processes go."""
-        if self._crew:
-            self._crew.close()
-            self._crew = None
-
-    def _build(self, blueprint: Blueprint) -> Machine:
-        if self.pool.targets.is_cuda:
-            return Captured(self.pool, blueprint, compiled=self.compiled)
-        machine = Plain(self.pool, blueprint)
-        if machine.obstacle and machine.obstacle not in self._told:
-            self._told.add(machine.obstacle)
-            LOG.info("some steps run the slower way, as they were recorded: %s", machine.obstacle)
-        return machine
-
 
 class LaneFold:
-    """A fold over the batches of all jobs of a cohort at once; it only works under `vmap`."""
+    """A fold over the batches of all jobs of a cohort at once; it only works under `vmap`.
+
+    Args:
+        workshop: Where the machines are.
+        cohort: The jobs.
+        lanes: The most lanes that run side by side.
+        workers: How many stacked computations run at the same time.
+    """
 
     def __init__(self, workshop: Workshop, cohort: Cohort, lanes: int, workers: int) -> None:
         self.workshop, self.cohort, self.lanes, self.workers = workshop, cohort, lanes, workers
@@ -166,12 +51,44 @@ class LaneFold:
         self, step: Step, carry: State, extras: State, rows: Rows, epoch: int | None = None
     ) -> State:
         """The carry after all batches of every client."""
-        plan = self.cohort.plan(rows, epoch)
-        call = _Call(self, step, plan, Schema.of(carry), Schema.of(extras))
+        return self.entered(self.run, step, carry, extras, rows, epoch)
+
+    def entered(
+        self,
+        enter: Enter,
+        step: Step,
+        carry: State,
+        extras: State,
+        rows: Rows,
+        epoch: int | None = None,
+    ) -> State:
+        """The carry after all batches, where `enter` carries the fold out."""
+        call = _Call(enter, step, rows, epoch, Schema.of(carry), Schema.of(extras))
         folded = _LeaveVmap.apply(  # type: ignore[no-untyped-call]
             call, *tree.flatten(carry).values(), *tree.flatten(extras).values()
         )
         return call.carry.state(folded)
+
+    def run(
+        self, folding: Folding, tensors: Sequence[Tensor], places: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """The carries of all jobs, stacked, after all their steps; in given places, if there are any."""
+        while True:
+            attempt = _Attempt(self, folding, tensors)
+            try:
+                result = attempt.run(places)
+            except torch.OutOfMemoryError:
+                widest = attempt.widest
+            else:
+                self._log(folding.carry.state(result))
+                return result
+            del attempt
+            self.workshop.shrink(widest)
+
+    def _log(self, result: State) -> None:
+        for name, value in result.get("tally", {}).items():
+            known = self.tally.get(name)
+            self.tally[name] = value.clone() if known is None else known + value
 
 
 class _LeaveVmap(torch.autograd.Function):
@@ -187,93 +104,117 @@ class _LeaveVmap(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], call: _Call, *tensors: Tensor) -> tuple[Any, Any]:
-        folded = call.run(info.batch_size, tensors, in_dims[1:])
+        dims = tuple(in_dims[1:])
+        folding = Folding(call.step, call.rows, call.epoch, call.carry, call.extras, info.batch_size, dims)
+        folded = tuple(call.enter(folding, tensors))
         return folded, (0,) * len(folded)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One fold of a cohort."""
+    """One call of a fold."""
 
-    fold: LaneFold
+    enter: Enter
     step: Step
-    plan: Plan
+    rows: Rows
+    epoch: int | None
     carry: Schema
     extras: Schema
 
-    def run(self, jobs: int, tensors: Sequence[Tensor], dims: Sequence[int | None]) -> tuple[Tensor, ...]:
-        """The carries of all jobs, stacked, after all their steps.
 
-        A tensor whose dim is None is the same for all jobs.
-        """
-        count = len(self.carry.paths)
-        carry = [
-            _stacked(tensor, dim, jobs) for tensor, dim in zip(tensors[:count], dims[:count], strict=True)
+@dataclass(frozen=True)
+class Folding:
+    """What there is to say about a fold, whatever the cohort."""
+
+    step: Step
+    rows: Rows
+    epoch: int | None
+    carry: Schema
+    extras: Schema
+    jobs: int
+    dims: tuple[int | None, ...]
+    """Which axis of every tensor counts the jobs; None for one that is the same for all."""
+
+
+class _Attempt:
+    """One attempt to carry out a fold, which may run out of memory."""
+
+    def __init__(self, fold: LaneFold, folding: Folding, tensors: Sequence[Tensor]) -> None:
+        self.fold, self.folding = fold, folding
+        self.plan = fold.cohort.plan(folding.rows, folding.epoch)
+        count, dims = len(folding.carry.paths), folding.dims
+        self.carry = [
+            _stacked(tensor, dim, folding.jobs)
+            for tensor, dim in zip(tensors[:count], dims[:count], strict=True)
         ]
-        given = list(zip(self.extras.paths, tensors[count:], dims[count:], strict=True))
-        shared = {path: tensor for path, tensor, dim in given if dim is None}
-        varying = {path: tensor.movedim(dim, 0) for path, tensor, dim in given if dim is not None}
-        result = [value.clone() for value in carry]  # jobs without steps keep what they came with
-        shares = pack(self.plan.steps, self.fold.workers)
-        tasks = [self._task(worker, own, carry, varying, shared, result) for worker, own in enumerate(shares)]
+        given = list(zip(folding.extras.paths, tensors[count:], dims[count:], strict=True))
+        self.shared = {path: tensor for path, tensor, dim in given if dim is None}
+        self.varying = {path: tensor.movedim(dim, 0) for path, tensor, dim in given if dim is not None}
+        self.widest = 1
+        """How many lanes ran side by side, at most."""
+
+    def run(self, places: Sequence[Tensor] | None) -> list[Tensor]:
+        """The carries of all jobs after all their steps."""
+        workshop, plan = self.fold.workshop, self.plan
+        result = [torch.empty_like(value) for value in self.carry] if places is None else list(places)
+        if not plan.steps.all():  # jobs without steps keep what they came with
+            for place, value in zip(result, self.carry, strict=True):
+                place.copy_(value)
+        shares = pack(plan.steps, self.fold.workers)
+        blueprints = [self._blueprint(own, len(shares)) for own in shares]
+        self.widest = max((one.width for one in blueprints), default=1)
+        machines = workshop.machines(blueprints)
+        tasks = [self._task(*one, result) for one in zip(machines, shares, strict=True)]
         # Few jobs on many cores had better share the cores' threads than leave them idle.
         if CAN_FORK and len(tasks) > 1 and self.fold.workers <= 2 * len(tasks):
-            crew = self.fold.workshop.crew(len(tasks))
+            crew = workshop.crew(machines)
             runs = [partial(task, partial(crew.run, worker)) for worker, task in enumerate(tasks)]
             side_by_side(runs, give_up=crew.kill)
         else:
             side_by_side([partial(task, _run_here) for task in tasks])
-        self._log(self.carry.state(result))
-        return tuple(result)
+        return result
 
-    def _task(
-        self,
-        worker: int,
-        jobs: Sequence[int],
-        carry: list[Tensor],
-        varying: dict[str, Tensor],
-        shared: dict[str, Tensor],
-        result: list[Tensor],
-    ) -> Callable[[Run], None]:
-        """What one worker has to do, given how to run a machine."""
-        plan = self.plan
-        width = enough_lanes(plan.steps[list(jobs)], self.fold.lanes)
-        blueprint = Blueprint(
-            self.step,
-            self.carry,
+    def _blueprint(self, jobs: Sequence[int], shares: int) -> Blueprint:
+        """What one of the workers needs for its share of the jobs."""
+        cohort, folding = self.fold.cohort, self.folding
+        usual = -(-cohort.population.lanes(folding.rows, cohort.work) // shares)
+        one = Blueprint(
+            folding.step,
+            folding.carry,
             Schema.of(
-                tree.unflatten({path: value[0] for path, value in varying.items()}, self.extras.groups)
+                tree.unflatten(
+                    {path: value[0] for path, value in self.varying.items()}, folding.extras.groups
+                )
             ),
-            Schema.of(tree.unflatten(shared)),
-            plan.rows.shape[1],
-            width,
+            Schema.of(tree.unflatten(self.shared)),
+            self.plan.rows.shape[1],
+            lanes_for(self.plan.steps[list(jobs)], self.fold.lanes, usual),
         )
-        machine = self.fold.workshop.machine(blueprint, worker)
-        machine.share(list(shared.values()))
-        schedule = Schedule.of(plan, jobs, width)
+        return replace(one, width=self.fold.workshop.lanes(one))
+
+    def _task(self, machine: Machine, jobs: Sequence[int], result: list[Tensor]) -> Callable[[Run], None]:
+        """What one worker has to do, given how to run a machine."""
+        plan, carry, varying = self.plan, self.carry, list(self.varying.values())
+        machine.share(list(self.shared.values()))
+        schedule = Schedule.of(plan, jobs, machine.blueprint.width)
         machine.prepare(plan.sizes[schedule.steps[schedule.steps >= 0]])
         pool, device = self.fold.workshop.pool, plan.rows.device
         some = plan.first[jobs[0]]  # for lanes that have finished
         steps = np.where(schedule.steps >= 0, schedule.steps, some)
-        numbers = torch.from_numpy(steps).to(device)
-        sizes = torch.from_numpy(plan.sizes).to(device)
+        numbers, counts = to_device(np.stack([steps, plan.sizes[steps]]), device)
+        rows, keys = plan.rows[numbers], plan.keys[numbers]
         positions = torch.arange(plan.rows.shape[1], device=device)
+        weight = (positions < counts[..., None]).to(pool.dtype)
 
         def work(run: Run) -> None:
             for begin, end in schedule.stretches():
                 machine.take(schedule.ends.get(begin, ()), result)
-                machine.put(schedule.starts.get(begin, ()), carry, list(varying.values()))
-                current = numbers[begin:end]
-                weight = (positions < sizes[current][..., None]).to(pool.dtype)
-                run(machine, plan.rows[current], weight, plan.keys[current], plan.sizes[steps[begin:end]])
+                machine.put(schedule.starts.get(begin, ()), carry, varying)
+                current = slice(begin, end)
+                run(machine, rows[current], weight[current], keys[current], plan.sizes[steps[current]])
             machine.take(schedule.ends[len(schedule.steps)], result)
 
         return work
-
-    def _log(self, result: State) -> None:
-        for name, value in result.get("tally", {}).items():
-            known = self.fold.tally.get(name)
-            self.fold.tally[name] = value if known is None else known + value
 
 
 Run = Callable[[Machine, Tensor, Tensor, Tensor, IntArray], None]
@@ -323,48 +264,111 @@ class Batched(Executor):
 
     Args:
         pool: The data.
-        lanes: How many clients train side by side in one stacked computation.
+        lanes: How many clients train side by side in one stacked computation, at most.
         chunk: How many jobs are computed at a time.
         workers: How many such computations run at the same time.
         compiled: Whether steps are compiled, on a GPU.
+        memory: How many bytes of the device may be used.
     """
 
     name: ClassVar[str] = "batched"
 
     def __init__(
-        self, pool: Pool, lanes: int, chunk: int, workers: int = 1, *, compiled: bool = False
+        self,
+        pool: Pool,
+        lanes: int,
+        chunk: int,
+        workers: int = 1,
+        *,
+        compiled: bool = False,
+        memory: int = UNLIMITED,
     ) -> None:
         super().__init__(pool)
         self.lanes, self.chunk, self.workers = lanes, chunk, workers
-        self._workshop = Workshop(pool, compiled=compiled)
+        self._workshop = Workshop(pool, memory, compiled=compiled)
+        self._routines = Routines()
 
     def close(self) -> None:
         self._workshop.close()
 
-    def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
-        return torch.func.vmap(function, in_dims=tuple(dims))(*states)
+    def map(
+        self,
+        function: Callable[..., State],
+        dims: Sequence[int | None],
+        *states: State,
+        key: Hashable = None,
+    ) -> State:
+        mapped = torch.func.vmap(function, in_dims=tuple(dims))
+        return self._routines.run(key, lambda _, given: mapped(*given), states, _no_points)
 
     def clients(
-        self, cohort: Cohort, work: Work, states: Sequence[State], example: Work | None = None
+        self,
+        cohort: Cohort,
+        work: Work,
+        states: Sequence[State],
+        *,
+        shared: Sequence[State] = (),
+        example: Work | None = None,
+        key: Hashable = None,
     ) -> Outcome:
-        starts = range(0, len(cohort.jobs), self.chunk)
-        parts = [self._part(cohort, slice(start, start + self.chunk), work, states) for start in starts]
-        if len(parts) == 1:
-            return parts[0]
-        return Outcome(
-            tree.concatenate([part.uploads for part in parts]),
-            tree.concatenate([part.memories for part in parts]),
-            torch.cat([part.arrived for part in parts]),
-            {name: torch.cat([part.tally[name] for part in parts]) for name in parts[0].tally},
+        while True:
+            chunk = min(self.chunk, len(cohort.jobs))
+            starts = range(0, len(cohort.jobs), chunk)
+            try:
+                parts = [
+                    self._part(cohort.part(some), work, [tree.index(s, some) for s in states], shared, key)
+                    for some in (slice(start, start + chunk) for start in starts)
+                ]
+                return parts[0] if len(parts) == 1 else _joined(parts)
+            except torch.OutOfMemoryError:
+                if chunk == 1:
+                    raise
+            self.chunk = chunk // 2
+            self._routines.clear()
+            self._workshop.clear()
+
+    def _part(
+        self,
+        cohort: Cohort,
+        work: Work,
+        states: Sequence[State],
+        shared: Sequence[State],
+        key: Hashable,
+    ) -> Outcome:
+        fold = LaneFold(self._workshop, cohort, self.lanes, self.workers)
+        dims = (*[0] * len(states), *[None] * len(shared))
+
+        def whole(enter: Enter, given: Sequence[State]) -> State:
+            entering = partial(fold.entered, enter)
+            mapped = torch.func.vmap(lambda *rows: work(entering, rows), in_dims=dims)
+            uploads, memories = mapped(*given)
+            arrived = screen.finite([uploads, memories], len(cohort.jobs), cohort.device)
+            return {
+                **{UPLOAD + group: params for group, params in uploads.items()},
+                **{MEMORY + group: params for group, params in memories.items()},
+                "arrived": {"all": arrived},
+            }
+
+        found = self._routines.run(key, whole, [*states, *shared], fold.run)
+        uploads, memories = (
+            {group.removeprefix(kind): found[group] for group in found if group.startswith(kind)}
+            for kind in (UPLOAD, MEMORY)
         )
+        return Outcome(uploads, memories, found["arrived"]["all"], fold.tally)
 
-    def _part(self, cohort: Cohort, chosen: slice, work: Work, states: Sequence[State]) -> Outcome:
-        some = cohort.part(chosen)
-        fold = LaneFold(self._workshop, some, self.lanes, self.workers)
 
-        def one(*rows: State) -> tuple[State, State]:
-            return work(fold, rows)
+UPLOAD, MEMORY = "upload.", "memory."
+"""What stands before the names of groups where both are in one State."""
 
-        uploads, memories = torch.func.vmap(one)(*(tree.index(state, chosen) for state in states))
-        arrived = screen.finite([uploads, memories], len(some.jobs), some.device)
-        return Outcome(uploads, memories, arrived, fold.tally)
+
+def _no_points(facts: Any, tensors: Sequence[Tensor], places: Sequence[Tensor] | None) -> Sequence[Tensor]:
+    raise RuntimeError("there is nothing to fold here")
+
+
+def _joined(parts: Sequence[Outcome]) -> Outcome:
+    return Outcome(
+        tree.concatenate([part.uploads for part in parts]),
+        tree.concatenate([part.memories for part in parts]),
+        torch.cat([part.arrived for part in parts]),
+        {name: torch.cat([part.tally[name] for part in parts]) for name in parts[0].tally},
+    )

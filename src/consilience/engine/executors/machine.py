@@ -153,6 +153,11 @@ class Machine(ABC):
         """How many programs are ready."""
         return 0
 
+    @property
+    def held_bytes(self) -> int:
+        """How much memory the machine holds, whether it runs or not."""
+        return sum(value.nbytes for value in (*self.carry, *self.varying, *self.shared))
+
     @abstractmethod
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
         """Run some ticks, at each of which every lane takes one step.
@@ -235,6 +240,10 @@ class Plain(Machine):
     def programs(self) -> int:
         return len(self._programs)
 
+    @property
+    def held_bytes(self) -> int:
+        return super().held_bytes + self._arena.size
+
     def _kind(self, size: int) -> tuple[int, bool]:
         """How many rows of a batch are worth computing, and whether the batch is full.
 
@@ -288,14 +297,20 @@ def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs)
         for value, place in zip(values, places, strict=True):
             place.copy_(value.index_select(0, order))
         return
-    rows: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-    for value, place in zip(values, places, strict=True):
-        given, written = rows.setdefault(value.dtype, ([], []))
-        given += [value.select(0, source) for source, _ in pairs]
-        written += [place.select(0, target) for _, target in pairs]
-    for given, written in rows.values():
-        if written:
-            copy_all(written, given)
+    given = [value.select(0, source) for value in values for source, _ in pairs]
+    written = [place.select(0, target) for place in places for _, target in pairs]
+    copy_all_kinds(written, given)
+
+
+def copy_all_kinds(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy tensors to others, by one kernel for each type."""
+    kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for place, value in zip(places, values, strict=True):
+        written, given = kinds.setdefault(value.dtype, ([], []))
+        written.append(place)
+        given.append(value)
+    for written, given in kinds.values():
+        copy_all(written, given)
 
 
 def _memory(schema: Schema, width: int, device: torch.device) -> list[Tensor]:

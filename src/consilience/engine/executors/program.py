@@ -9,12 +9,13 @@ reads are dropped, e.g. the value of a penalty whose gradient alone matters.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from consilience.torch_internals import (
@@ -39,6 +40,8 @@ _VIEWS = {
     _ATEN.squeeze.dim,
 }
 """Operations that compute nothing: under `vmap` many of them undo each other."""
+STORAGE = "storage"
+"""The name under which a node's note says where the memory of its value begins, and how many bytes it has."""
 _FILLS = {_ATEN.ones_like.default: 1, _ATEN.zeros_like.default: 0}
 
 
@@ -73,32 +76,64 @@ def base(node: Node) -> Node:
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
     """The operations of a function of some tensors, for tensors of the examples' shapes."""
-    with torch.no_grad():
-        arguments = [example.detach() for example in examples]  # each an object of its own
-        recorder = _Recorder(arguments)
-        with every_operation(recorder.operate):
-            results = function(*arguments)
-    graph = recorder.graph
-    graph.output(tuple(recorder.node(result) for result in results))
-    drop_dead_code(graph)
-    return GraphModule(recorder.constants, graph)
+    recorder = Recorder(examples)
+    recorder.run(function)
+    return recorder.module()
 
 
-class _Recorder:
-    """What runs operations and writes them into a graph."""
+class Recorder:
+    """What runs operations and writes them into a graph.
 
-    def __init__(self, arguments: Sequence[Tensor]) -> None:
+    Args:
+        examples: The tensors that the function to be recorded is a function of.
+    """
+
+    def __init__(self, examples: Sequence[Tensor]) -> None:
         self.graph = Graph()
-        self.constants = torch.nn.Module()
+        self.constants = nn.Module()
+        self._paused = False
+        self._entered: set[Node] = set()
+        arguments = [example.detach() for example in examples]  # each an object of its own
+        self._arguments = arguments
         self._nodes: dict[int, Node] = {}
         self._layouts: dict[Node, tuple[object, ...]] = {}
         self._alive: list[Tensor] = []  # so that a tensor's identity is never another's
         for number, argument in enumerate(arguments):
             self._know(argument, self.graph.placeholder(f"argument_{number}"))
 
+    def run(self, function: Callable[..., Sequence[Tensor]]) -> list[Tensor]:
+        """The results of a function of the examples, whose operations are written down."""
+        with torch.no_grad(), every_operation(self.operate):
+            results = list(function(*self._arguments))
+        self.graph.output(tuple(self.node(result) for result in results))
+        drop_dead_code(self.graph, self._entered)
+        return results
+
+    def module(self) -> GraphModule:
+        """What was written down."""
+        return GraphModule(self.constants, self.graph)
+
+    def enter(self, module: nn.Module, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The results of a module that is written down as one operation, whatever happens inside."""
+        given = tuple(self.node(value) for value in tensors)
+        self._paused = True
+        try:
+            results = list(module(*tensors))
+        finally:
+            self._paused = False
+        name = f"entered_{len(self._entered)}"
+        self.constants.add_module(name, module)
+        node = self.graph.call_module(name, given)
+        self._entered.add(node)
+        for place, result in enumerate(results):
+            self._know(result, self.graph.call_function(_item, (node, place)))
+        return results
+
     def operate(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which is written down."""
         result = operation(*args, **kwargs)
+        if self._paused:
+            return result
         if operation in _VIEWS:
             known = self._seen_before(result, self.node(args[0]))
             if known is not None:
@@ -131,6 +166,7 @@ class _Recorder:
     def _know(self, value: Tensor, node: Node) -> None:
         self._nodes[id(value)] = node
         node.meta.setdefault("form", Form(value.shape, value.stride(), value.dtype, value.device))
+        node.meta.setdefault(STORAGE, (value.untyped_storage().data_ptr(), value.untyped_storage().nbytes()))
         self._layouts.setdefault(node, _layout(value))
         self._alive.append(value)
 
@@ -144,6 +180,36 @@ class _Recorder:
 
     def _named(self, value: object) -> object:
         return self.node(value) if isinstance(value, Tensor) else value
+
+
+def peak_bytes(module: GraphModule) -> int:
+    """The most bytes that what a recorded program computes takes at a time.
+
+    A storage is needed from the operation that makes it to the last that reads it or a view of it.
+    """
+    owners: dict[Node, int] = {}  # the storage that a node's value lies in, counted from 0
+    at: dict[int, int] = {}  # the storage at an address, which later ones use again
+    sizes: list[int] = []
+    born: list[int] = []
+    last: list[int] = []
+    for number, node in enumerate(module.graph.nodes):
+        read = {owners[one] for one in node.all_input_nodes if one in owners}
+        for storage in read:
+            last[storage] = number
+        if STORAGE not in node.meta:
+            continue
+        address, size = node.meta[STORAGE]
+        if at.get(address) not in read:  # no view of what it reads
+            at[address] = len(sizes)
+            sizes.append(0 if node.op in ("placeholder", "get_attr") else size)
+            born.append(number)
+            last.append(number)
+        owners[node] = at[address]
+    changes = [0] * (len(module.graph.nodes) + 1)
+    for size, first, end in zip(sizes, born, last, strict=True):
+        changes[first] += size
+        changes[end + 1] -= size
+    return max(itertools.accumulate(changes))
 
 
 def _layout(value: Tensor) -> tuple[object, ...]:

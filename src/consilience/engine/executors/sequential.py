@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
 import torch
@@ -20,7 +20,13 @@ class Sequential(Executor):
 
     name: ClassVar[str] = "sequential"
 
-    def map(self, function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
+    def map(
+        self,
+        function: Callable[..., State],
+        dims: Sequence[int | None],
+        *states: State,
+        key: Hashable = None,
+    ) -> State:
         pairs = list(zip(dims, states, strict=True))
         mapped = (value for dim, state in pairs if dim == 0 for value in tree.flatten(state).values())
         rows = range(len(next(mapped)))
@@ -29,14 +35,21 @@ class Sequential(Executor):
         )
 
     def clients(
-        self, cohort: Cohort, work: Work, states: Sequence[State], example: Work | None = None
+        self,
+        cohort: Cohort,
+        work: Work,
+        states: Sequence[State],
+        *,
+        shared: Sequence[State] = (),
+        example: Work | None = None,
+        key: Hashable = None,
     ) -> Outcome:
-        blanks = (example or work)(idle, [tree.index(state, 0) for state in states])
+        blanks = (example or work)(idle, [*(tree.index(state, 0) for state in states), *shared])
         expected = [_kinds(blank) for blank in blanks]
         uploads, memories, tallies, shaped = [], [], [], []
         for job in range(len(cohort.jobs)):
             fold = SequentialFold(self.pool, cohort, job)
-            results = work(fold, [tree.index(state, job) for state in states])
+            results = work(fold, [*(tree.index(state, job) for state in states), *shared])
             # What has another form cannot be stacked: blanks stand for it and do not count.
             shaped.append([_kinds(result) for result in results] == expected)
             upload, memory = results if shaped[-1] else blanks

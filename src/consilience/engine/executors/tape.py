@@ -76,6 +76,11 @@ class Arena:
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return len(self._memory)
+
     def bytes(self, size: int) -> Tensor:
         """Memory of at least so many bytes, the same as before where that is enough."""
         if len(self._memory) < size:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,10 +14,11 @@ from consilience.client import Fold, Rows, ScoreStep
 from consilience.engine.world import World
 from consilience.problems import Metric
 from consilience.problems.base import LOSS
+from consilience.transfer import Late
 from consilience.types import Booleans, Floats, State
 
-Scores = Mapping[str, Floats]
-"""The scores of some models, by the scores' names."""
+Scores = Callable[[], Mapping[str, Floats]]
+"""The scores of some models, by the scores' names; a GPU is not waited for until somebody asks."""
 
 
 @dataclass(frozen=True)
@@ -26,19 +28,18 @@ class Scored:
     prefix: str
     """What stands before the names of scores; empty for the models that count."""
     rows: list[tuple[int, int]]
-    scores: Scores
+    parts: Sequence[Scores]
+    """Those of parts of the rows, which were scored one after the other."""
     metric: Metric
     many: bool
     """Whether a replica has many of them, so that their spread is of interest."""
 
-    @classmethod
-    def of(
-        cls, prefix: str, rows: list[tuple[int, int]], parts: Sequence[Scores], metric: Metric, *, many: bool
-    ) -> Scored:
-        """The scores of all rows, from parts of them that were scored one after the other."""
-        names = parts[0] if parts else ()
-        scores = {name: np.concatenate([part[name] for part in parts]) for name in names}
-        return cls(prefix, rows, scores, metric, many)
+    @cached_property
+    def scores(self) -> Mapping[str, Floats]:
+        """The scores of all rows, by name."""
+        found = [part() for part in self.parts]
+        names = found[0] if found else ()
+        return {name: np.concatenate([part[name] for part in found]) for name in names}
 
     def summary(self, replica: int) -> dict[str, float]:
         """The mean scores of a replica and, where it has many models, the spread of the metric."""
@@ -90,7 +91,7 @@ def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: R
         carry, model = states
         return fold(ScoreStep(world.task), carry, model, rows), {}
 
-    total = world.executor.clients(world.cohort(jobs, 0), work, [start, models]).uploads["sum"]
-    scores = world.task.problem.scores(total)
-    found = torch.stack(list(scores.values())).cpu().numpy()  # one transfer for all
-    return dict(zip(scores, found, strict=True))
+    outcome = world.executor.clients(world.cohort(jobs, 0), work, [start, models], key=("score", rows))
+    scores = world.task.problem.scores(outcome.uploads["sum"])
+    late = Late([torch.stack(list(scores.values()))])  # one transfer for all
+    return lambda: dict(zip(scores, late.get()[0], strict=True))

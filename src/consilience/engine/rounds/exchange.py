@@ -5,7 +5,7 @@ A hub is a server, or a node of a graph. A replica is one of the federations tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -17,15 +17,18 @@ from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.client import Fold
 from consilience.engine.executors.base import Outcome
-from consilience.engine.rounds.listening import Heard, Jobs, Sent, blanked, listen
+from consilience.engine.rounds.cast import Cast
+from consilience.engine.rounds.listening import Heard, listen
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.store import Store
+from consilience.engine.rounds.told import Jobs, Told
 from consilience.engine.world import World
 from consilience.exchange.address import Address
-from consilience.exchange.cohort import Cohort, failed_clients, sample_clients
+from consilience.exchange.cohort import Cohort
 from consilience.exchange.device import FACTS, client_of, facts_of
 from consilience.exchange.inbox import inbox_of
 from consilience.exchange.traffic import Traffic, row_bytes, times
+from consilience.transfer import to_device
 from consilience.types import Booleans, IntArray, State
 
 
@@ -40,50 +43,15 @@ class Report:
     """What the nodes of a graph heard."""
     outcome: Outcome | None
     """What the clients did; None where no client was left to work."""
-    jobs: Jobs
+    told: Told
+    """What that told the host."""
     traffic: tuple[Traffic, ...]
     """The bytes and messages, by replica."""
-    failed: tuple[frozenset[int], ...]
-    """The clients whose upload was lost, by replica."""
-    rejected: tuple[frozenset[int], ...]
-    """The clients whose upload was not finite or not well-formed, by replica."""
 
     @property
     def has_models(self) -> bool:
         """Whether clients sent models."""
         return self.outcome is not None and "params" in self.outcome.uploads
-
-
-@dataclass(frozen=True)
-class Cast:
-    """Who takes part in an exchange, by replica."""
-
-    sampled: tuple[tuple[int, ...], ...]
-    failed: tuple[frozenset[int], ...]
-    """The sampled clients whose upload is lost."""
-
-
-def everyone(world: World) -> Cast:
-    """The cast of all clients that have data."""
-    return Cast(tuple(tuple(r.available.tolist()) for r in world.replicas), _nobody(world))
-
-
-def cohort_of(world: World, round_number: int) -> Cast:
-    """The cast of a round: its clients, and who of them fails."""
-    sampled = [
-        sample_clients(
-            replica.seed,
-            round_number,
-            replica.available[world.there(index, round_number)[replica.available]],
-            world.participation,
-        )
-        for index, replica in enumerate(world.replicas)
-    ]
-    failed = (
-        failed_clients(replica.seed, round_number, clients, world.failure_rate)
-        for replica, clients in zip(world.replicas, sampled, strict=True)
-    )
-    return Cast(tuple(tuple(clients.tolist()) for clients in sampled), tuple(failed))
 
 
 def _columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
@@ -92,16 +60,12 @@ def _columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
 
 def _rows(stacked: State, device: torch.device, *places: IntArray) -> State:
     """Some rows of stacked tensors, by as many leading axes as there are columns of places."""
-    chosen = tuple(torch.from_numpy(column).to(device) for column in places)
+    chosen = tuple(to_device(column, device) for column in places)
     return tree.map_leaves(lambda value: value[chosen], stacked)
 
 
 def _no_traffic(world: World) -> tuple[Traffic, ...]:
     return tuple(Traffic() for _ in world.replicas)
-
-
-def _nobody(world: World) -> tuple[frozenset[int], ...]:
-    return tuple(frozenset() for _ in world.replicas)
 
 
 @dataclass(frozen=True)
@@ -118,6 +82,11 @@ class Exchange:
         """The round of the exchange."""
         return self.address.round
 
+    def key(self, kind: str) -> Hashable:
+        """What tells a part of this exchange from all others that do other things, if that can be told."""
+        in_force = self.world.name_of(self.algorithm, None if self.address.setup else self.round)
+        return in_force and (kind, in_force, self.address.index, self.address.setup)
+
     @cached_property
     def form(self) -> Phase:
         """The exchange with holes for swept numbers: what it says about messages is the same for all."""
@@ -127,7 +96,26 @@ class Exchange:
         """The exchange of the variant whose swept numbers are in a State."""
         return self.address.phase(sweeping.join(self.algorithm, swept["method"]))
 
-    def run(self, cast: Cast, hub: State, store: Store, mailbox: Mailbox | None = None) -> Report:
+    def jobs(self, cast: Cast) -> Jobs:
+        """Who of those who take part has to work."""
+        # A server never hears a failed client, so that work need not be done; but a failed peer hears
+        # itself, and a personal model is trained for its own sake.
+        everybody = self.world.graph or self.algorithm.evaluated() == "client"
+        return tuple(
+            (index, client)
+            for index, clients in enumerate(cast.sampled)
+            for client in clients
+            if everybody or client not in cast.failed[index]
+        )
+
+    def run(
+        self,
+        cast: Cast,
+        hub: State,
+        store: Store,
+        mailbox: Mailbox | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Report:
         """Carry out the exchange, and return what it left behind.
 
         Args:
@@ -135,46 +123,38 @@ class Exchange:
             hub: [replicas, ...] at servers, [replicas, nodes, ...] on a graph.
             store: The clients' memories; those whose upload is sound are renewed.
             mailbox: What nodes that do not wake together hold.
+            meanwhile: What the host may do before it has to wait for a GPU.
         """
         world = self.world
-        # A server never hears a failed client, so that work need not be done; but a failed peer hears
-        # itself, and a personal model is trained for its own sake.
-        jobs = tuple(
-            (index, client)
-            for index, clients in enumerate(cast.sampled)
-            for client in clients
-            if world.graph or self.algorithm.evaluated() == "client" or client not in cast.failed[index]
-        )
+        jobs = self.jobs(cast)
         down = self._broadcast(hub)
         down_bytes = {} if world.graph else row_bytes(tree.without(down, self.form.known))
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
             traffic = tuple(Traffic(down=count) for count in received)
-            return Report(hub, mailbox, None, None, (), traffic, cast.failed, _nobody(world))
+            return Report(hub, mailbox, None, None, Told((), cast.failed, None), traffic)
         replicas, clients = _columns(jobs)
         given = _rows(down, world.device, *((replicas, clients) if world.graph else (replicas,)))
         cohort = world.cohort(jobs, self.round)
         outcome = self._work(cohort, given, store, replicas * world.population + clients)
-        sent = Sent(outcome, jobs, outcome.arrived.cpu().numpy(), cast.failed)
+        told = Told(jobs, cast.failed, outcome)
         up_bytes = row_bytes(self.form.travelling(outcome.uploads))
-        heard: Heard | None = None
+        meanwhile()
         if world.graph:
-            heard = listen(world, self.round, sent, mailbox, flooded=self.form.flooded)
-            hub, mailbox = self._combine_on_graph(hub, heard), heard.mailbox
+            heard = listen(world, self.round, outcome.uploads, told, mailbox, flooded=self.form.flooded)
+            hub = self._combine_on_graph(hub, heard)
             traffic = tuple(
                 Traffic(times(went, up_bytes), times(came, up_bytes), went if up_bytes else 0)
                 for went, came in zip(heard.sent, heard.received, strict=True)
             )
-        else:
-            everywhere = range(len(world.replicas))
-            hub = self._combine_apart(hub, sent, [sent.heard(replica) for replica in everywhere])
-            delivered = [len(sent.delivered(replica)) for replica in everywhere]
-            traffic = tuple(
-                Traffic(times(came, up_bytes), count, came if up_bytes else 0)
-                for came, count in zip(delivered, received, strict=True)
-            )
-        rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
-        return Report(hub, mailbox, heard, outcome, jobs, traffic, cast.failed, rejected)
+            return Report(hub, heard.mailbox, heard, outcome, told, traffic)
+        delivered = [told.delivered(replica) for replica in range(len(world.replicas))]
+        hub = self._combine_apart(hub, outcome, jobs, delivered)
+        traffic = tuple(
+            Traffic(times(len(came), up_bytes), count, len(came) if up_bytes else 0)
+            for came, count in zip(delivered, received, strict=True)
+        )
+        return Report(hub, mailbox, None, outcome, told, traffic)
 
     def run_replies(self, cast: Cast, hub: State, links: Store, heard: Heard | None) -> Report:
         """Carry out an exchange of replies: every node answers each of those whom it heard.
@@ -194,13 +174,13 @@ class Exchange:
             if host != node
         ]
         if heard is None or not replies:
-            return Report(hub, None, None, None, (), _no_traffic(world), cast.failed, _nobody(world))
+            return Report(hub, None, None, None, Told((), cast.failed, None), _no_traffic(world))
         replicas, senders, hosts = _columns(replies)
         jobs = tuple((replica, node) for replica, node, _ in replies)
         given = _rows(heard.messages, world.device, replicas, hosts)
         cohort = world.cohort(jobs, self.round, hosts.tolist())
         outcome = self._work(cohort, given, links, (replicas * nodes + senders) * nodes + hosts)
-        sent = Sent(outcome, jobs, outcome.arrived.cpu().numpy(), cast.failed)
+        told = Told(jobs, cast.failed, outcome)
         lost = [world.network.lost(replica.seed, nodes, self.round) for replica in world.replicas]
         to: list[list[int]] = [[] for _ in range(len(world.replicas) * nodes)]
         went, came = np.zeros((2, len(world.replicas)), dtype=np.int64)
@@ -209,28 +189,28 @@ class Exchange:
             arrives = delivered and not lost[replica][host, node]
             went[replica] += delivered
             came[replica] += arrives
-            if arrives and sent.arrived[row]:
+            if arrives:
                 to[replica * nodes + host].append(row)
         flat = tree.reshape_leading(hub, 2, len(to))
-        hub = tree.reshape_leading(self._combine_apart(flat, sent, to), 1, *world.hub_shape)
+        hub = tree.reshape_leading(self._combine_apart(flat, outcome, jobs, to), 1, *world.hub_shape)
         up_bytes = row_bytes(self.form.travelling(outcome.uploads))
         traffic = tuple(
             Traffic(times(int(out), up_bytes), times(int(into), up_bytes), int(out) if up_bytes else 0)
             for out, into in zip(went, came, strict=True)
         )
-        rejected = tuple(sent.rejected(replica) for replica in range(len(world.replicas)))
-        return Report(hub, None, None, outcome, jobs, traffic, cast.failed, rejected)
+        return Report(hub, None, None, outcome, told, traffic)
 
     def _broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""
         world = self.world
-        replicas = torch.from_numpy(world.hub_rows // world.population).to(world.device)
+        replicas = world.hub_replicas
         flat = tree.reshape_leading(hub, len(world.hub_shape), len(replicas))
 
         def broadcast(swept: State, own: State) -> State:
             return self.phase(swept).broadcast(own)
 
-        sent = world.executor.map(broadcast, (0, 0), world.numbers_of(replicas), flat)
+        key = self.key("broadcast")
+        sent = world.executor.map(broadcast, (0, 0), world.numbers_of(replicas), flat, key=key)
         return tree.reshape_leading(sent, 1, *world.hub_shape)
 
     def _work(self, cohort: Cohort, given: State, store: Store, rows: IntArray) -> Outcome:
@@ -243,60 +223,85 @@ class Exchange:
             rows: [jobs] where these are.
         """
         world = self.world
-        replicas = torch.tensor([job.replica for job in cohort.jobs], device=world.device)
+        replicas = to_device([job.replica for job in cohort.jobs], world.device)
+        facts = facts_of(cohort, world.pool.dtype)
+        # Where all have one seed it is there once for all, and so is what is drawn from it.
+        one_seed = len({job.seed for job in cohort.jobs}) == 1
+        common = {FACTS: {"common_key": facts[FACTS]["common_key"][0]}} if one_seed else {}
 
         def work(algorithm: Algorithm, fold: Fold, states: Sequence[State]) -> tuple[State, State]:
-            swept, own, message, memory = states
+            swept, own, message, memory, common = states
             solver = sweeping.join(world.solver, swept["solver"])
             client = client_of(world.task, solver, world.work, own, fold, peer=world.graph)
-            if one_seed:  # without an axis of jobs: what is drawn from it is there once for all
-                client = replace(client, common_key=common_key)
+            if common:
+                client = replace(client, common_key=common[FACTS]["common_key"])
             phase = self.address.phase(sweeping.join(algorithm, swept["method"]))
             return phase.local(client, message, memory)
 
-        facts = facts_of(cohort, world.pool.dtype)
-        one_seed, common_key = len({job.seed for job in cohort.jobs}) == 1, facts[FACTS]["common_key"][0]
-        states = [world.numbers_of(replicas), facts, given, store.load(rows)]
+        known = store.load(rows)
         outcome = world.executor.clients(
-            cohort, partial(work, self.algorithm), states, partial(work, self.algorithm.quick())
+            cohort,
+            partial(work, self.algorithm),
+            [world.numbers_of(replicas), facts, given, known],
+            shared=[common],
+            example=partial(work, self.algorithm.quick()),
+            key=self.key("local"),
         )
-        keep = outcome.arrived.nonzero().squeeze(1)
-        store.save(rows[keep.cpu().numpy()], tree.index(outcome.memories, keep))
+        store.save(rows, tree.where(outcome.arrived, outcome.memories, known) if known else outcome.memories)
         return outcome
 
-    def _combine_apart(self, hub: State, sent: Sent, heard: Sequence[Sequence[int]]) -> State:
+    def _combine_apart(
+        self, hub: State, outcome: Outcome, jobs: Jobs, heard: Sequence[Sequence[int]]
+    ) -> State:
         """The hubs [hubs, ...] after they combined messages, each of its own senders.
 
         Args:
             hub: The hubs of all replicas, one after the other, as many of each.
-            sent: All messages.
-            heard: The rows of those that each hub hears.
+            outcome: All messages, and which of them are sound.
+            jobs: Who sent them.
+            heard: The rows of those that come to each hub.
         """
         world = self.world
         width = max(1, *(len(rows) for rows in heard))
         # Numbers of messages that differ are padded with some that were not received.
-        place = torch.tensor([[*rows, *[0] * (width - len(rows))] for rows in heard], device=world.device)
+        place = np.zeros((len(heard), width), dtype=np.int64)
         sizes = np.zeros((len(heard), width))
         for number, rows in enumerate(heard):
-            jobs = [sent.jobs[row] for row in rows]
-            sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in jobs]
-        uploads = tree.without(sent.outcome.uploads, self.form.private)
-        messages = blanked(tree.map_leaves(lambda v: v[place], uploads), sizes > 0, world.device)
+            place[number, : len(rows)] = rows
+            senders = (jobs[row] for row in rows)
+            sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in senders]
         replicas = torch.arange(len(heard), device=world.device) // (len(heard) // len(world.replicas))
 
-        def combine(swept: State, old: State, heard: State, given: State) -> State:
+        def combine(swept: State, old: State, given: State, uploads: State) -> State:
             facts = given["facts"]
-            inbox = inbox_of(heard, facts["samples"], facts["population"])
-            return self.phase(swept).combine(old, inbox)
+            rows = facts["place"]
+            samples = facts["samples"] * uploads["arrived"]["all"][rows]
+            messages = {
+                group: {name: _blanked(value[rows], samples > 0) for name, value in uploads[group].items()}
+                for group in uploads
+                if group != "arrived"
+            }
+            inbox = inbox_of(messages, samples, facts["population"])
+            new = self.phase(swept).combine(old, inbox)
+            return tree.where(samples.sum() > 0, new, old)  # nothing heard, nothing changed
 
         given = {
             "facts": {
-                "samples": torch.from_numpy(sizes).to(world.device),
-                "population": _populations(world)[replicas],
+                "samples": to_device(sizes, world.device),
+                "place": to_device(place, world.device),
+                "population": world.populations[replicas],
             }
         }
-        new = world.executor.map(combine, (0, 0, 0, 0), world.numbers_of(replicas), hub, messages, given)
-        return _keep_where_nothing_was_heard(hub, new, sizes.sum(-1) > 0, world.device)
+        uploads = tree.without(outcome.uploads, self.form.private) | {"arrived": {"all": outcome.arrived}}
+        return world.executor.map(
+            combine,
+            (0, 0, 0, None),
+            world.numbers_of(replicas),
+            hub,
+            given,
+            uploads,
+            key=self.key("combine"),
+        )
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
         """The nodes' hubs after they combined what they heard."""
@@ -304,7 +309,7 @@ class Exchange:
         def combine(swept: State, old: State, inbox: Inbox) -> State:
             return self.phase(swept).combine(old, inbox)
 
-        new = at_nodes(self.world, combine, hub, heard, self.form.private)
+        new = at_nodes(self.world, combine, hub, heard, self.form.private, self.key("combine"))
         return _keep_where_nothing_was_heard(hub, new, heard.samples.sum(-1) > 0, self.world.device)
 
 
@@ -314,6 +319,7 @@ def at_nodes(
     hub: State,
     heard: Heard,
     private: frozenset[str] = frozenset(),
+    key: Hashable = None,
 ) -> State:
     """What a function gives at every node, [replicas, nodes, ...].
 
@@ -323,14 +329,15 @@ def at_nodes(
         hub: The nodes' states, [replicas, nodes, ...].
         heard: What they heard.
         private: Groups that only their senders see.
+        key: What tells the function from others.
     """
     nodes = world.population
     given = {
         "facts": {
-            "samples": torch.from_numpy(heard.samples).to(world.device),
+            "samples": to_device(heard.samples, world.device),
             "itself": torch.eye(nodes, device=world.device).expand(*world.hub_shape, nodes),
-            "mixing": torch.from_numpy(heard.mixing).to(world.device),
-            "population": _populations(world)[:, None].expand(world.hub_shape),
+            "mixing": to_device(heard.mixing, world.device),
+            "population": world.populations[:, None].expand(world.hub_shape),
         }
     }
 
@@ -351,14 +358,13 @@ def at_nodes(
 
         return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
 
-    return world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given)
+    return world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given, key=key)
 
 
-def _populations(world: World) -> Tensor:
-    """How many clients have data, [replicas]."""
-    counts = [float(len(replica.available)) for replica in world.replicas]
-    return torch.tensor(counts, dtype=world.pool.dtype, device=world.device)
+def _blanked(messages: Tensor, present: Tensor) -> Tensor:
+    """Messages with zeros for those that were not received: 0 times NaN would still be NaN."""
+    return torch.where(present.reshape(-1, *[1] * (messages.ndim - 1)), messages, 0)
 
 
 def _keep_where_nothing_was_heard(old: State, new: State, heard: Booleans, device: torch.device) -> State:
-    return new if heard.all() else tree.where(torch.from_numpy(heard).to(device), new, old)
+    return new if heard.all() else tree.where(to_device(heard, device), new, old)

@@ -8,40 +8,12 @@ import numpy as np
 import torch
 
 from consilience import tree
-from consilience.engine.executors.base import Outcome
 from consilience.engine.rounds.mailbox import Mailbox
+from consilience.engine.rounds.told import Told
 from consilience.engine.world import World
 from consilience.graphs.base import metropolis
+from consilience.transfer import to_device
 from consilience.types import Booleans, Floats, State
-
-Jobs = tuple[tuple[int, int], ...]
-"""The (replica, client) pair of every row of a cohort."""
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The uploads of an exchange."""
-
-    outcome: Outcome
-    jobs: Jobs
-    arrived: Booleans
-    failed: tuple[frozenset[int], ...]
-
-    def rows_of(self, replica: int) -> list[int]:
-        """The rows of a replica's messages."""
-        return [row for row, (index, _) in enumerate(self.jobs) if index == replica]
-
-    def delivered(self, replica: int) -> list[int]:
-        """The rows of messages that were not lost, sound or not."""
-        return [row for row in self.rows_of(replica) if self.jobs[row][1] not in self.failed[replica]]
-
-    def heard(self, replica: int) -> list[int]:
-        """The rows of messages that a server hears."""
-        return [row for row in self.delivered(replica) if self.arrived[row]]
-
-    def rejected(self, replica: int) -> frozenset[int]:
-        """The clients of a replica whose messages are not sound."""
-        return frozenset(self.jobs[row][1] for row in self.rows_of(replica) if not self.arrived[row])
 
 
 @dataclass(frozen=True)
@@ -69,30 +41,34 @@ class Heard:
         return np.asarray(self.samples / np.where(total > 0, total, 1), dtype=np.float64)
 
 
-def listen(world: World, round_number: int, sent: Sent, mailbox: Mailbox | None, *, flooded: bool) -> Heard:
+def listen(
+    world: World, round_number: int, uploads: State, told: Told, mailbox: Mailbox | None, *, flooded: bool
+) -> Heard:
     """What the nodes of a graph hear in a round.
 
     Args:
         world: A world with a graph.
         round_number: The round, counted from 0.
-        sent: What the nodes that take part sent.
+        uploads: What the nodes that take part sent, one row each.
+        told: Who they are, and whose upload is lost or unsound.
         mailbox: What nodes that do not wake together hold.
         flooded: Whether messages are passed on until every node has heard every other.
     """
     network = world.network
     replicas, nodes = len(world.replicas), world.population
-    place = torch.zeros(replicas, nodes, dtype=torch.int64, device=world.device)
+    place = np.zeros((replicas, nodes), dtype=np.int64)
     went = np.zeros((replicas, nodes, nodes), dtype=np.bool_)  # receiver, sender
     sound = np.zeros((replicas, nodes), dtype=np.bool_)
     takes_part = np.zeros((replicas, nodes), dtype=np.bool_)
     links = np.stack([world.adjacency(replica, round_number) for replica in range(replicas)])
     if flooded:
         links = np.broadcast_to(~np.eye(nodes, dtype=np.bool_), links.shape)
-    for row, (replica, node) in enumerate(sent.jobs):
+    arrived = told.arrived
+    for row, (replica, node) in enumerate(told.jobs):
         place[replica, node] = row
         takes_part[replica, node] = True
-        sound[replica, node] = sent.arrived[row]
-        if node not in sent.failed[replica]:
+        sound[replica, node] = arrived[row]
+        if node not in told.failed[replica]:
             went[replica, :, node] = links[replica, :, node]
     seeds = [replica.seed for replica in world.replicas]
     there = np.stack([world.there(replica, round_number) for replica in range(replicas)])
@@ -104,13 +80,14 @@ def listen(world: World, round_number: int, sent: Sent, mailbox: Mailbox | None,
     came = went & ~np.stack([network.lost(seed, nodes, round_number) for seed in seeds])
     counts = [[int(count) for count in links_used.sum((1, 2))] for links_used in (went, came)]
     heard = came & sound[:, None, :]
-    messages = tree.map_leaves(lambda value: value[place], sent.outcome.uploads)
+    rows_of_nodes = to_device(place, world.device)
+    messages = tree.map_leaves(lambda value: value[rows_of_nodes], uploads)
     if network.asynchronous:
-        rows = [row for row, _ in enumerate(sent.jobs) if sent.arrived[row]]
-        mailbox = mailbox or Mailbox.empty(sent.outcome.uploads, replicas, nodes)
+        rows = np.flatnonzero(arrived)
+        mailbox = mailbox or Mailbox.empty(uploads, replicas, nodes)
         mailbox = mailbox.post(
-            tree.index(sent.outcome.uploads, torch.tensor(rows, device=world.device)),
-            np.array([sent.jobs[row] for row in rows], dtype=np.int64).reshape(-1, 2),
+            tree.index(uploads, to_device(rows, world.device)),
+            np.array([told.jobs[row] for row in rows], dtype=np.int64).reshape(-1, 2),
             heard,
             round_number,
         )
@@ -153,4 +130,4 @@ def blanked(messages: State, present: Booleans, device: torch.device) -> State:
     if present.all():
         return messages
     blank = tree.map_leaves(torch.zeros_like, messages)
-    return tree.where(torch.from_numpy(present).to(device), messages, blank)
+    return tree.where(to_device(present, device), messages, blank)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from consilience import tree
+from consilience.transfer import to_device
 from consilience.types import Booleans, IntArray, State
 
 
@@ -39,7 +40,7 @@ class Mailbox:
             round_number: The round, counted from 0.
         """
         device = next(iter(tree.flatten(uploads).values())).device
-        replicas, nodes = (torch.from_numpy(column.copy()).to(device) for column in places.T)
+        replicas, nodes = to_device(places.T.copy(), device)
         # Groups are those of the uploads: one without tensors is not in a checkpoint.
         messages = {
             group: {

@@ -14,6 +14,7 @@ from consilience.engine.rounds.listening import Heard
 from consilience.engine.world import World
 from consilience.learning.coordinate import Coordinate
 from consilience.method import Method
+from consilience.transfer import Late, to_device
 from consilience.types import Params, State
 
 IMPORTANCE = "importance"
@@ -26,8 +27,8 @@ AlgorithmOf = Callable[[State], Algorithm]
 
 def node_metrics(
     world: World, algorithm: AlgorithmOf, params: Params, report: Report | None
-) -> list[dict[str, list[float]]]:
-    """Lists over nodes, by replica, from the nodes' parameters [replicas, nodes, ...].
+) -> Callable[[], list[dict[str, list[float]]]]:
+    """Lists over nodes, by replica, from the nodes' parameters [replicas, nodes, ...], once asked for.
 
     consensus: the distance of a node's model from the mean of all.
     curvature: the norm of the curvature that a node sent; NaN for one that sent none.
@@ -47,8 +48,14 @@ def node_metrics(
             columns["curvature"] = _curvature(world, report)
             for one in world.coordinates:
                 columns |= {f"{kind} {one}": found for kind, found in followed(report.heard, one).items()}
-    lists = {name: values.double().cpu().numpy().tolist() for name, values in columns.items()}
-    return [{name: rows[replica] for name, rows in lists.items()} for replica in range(len(world.replicas))]
+    late = Late([values.double() for values in columns.values()])
+    replicas = range(len(world.replicas))
+
+    def lists() -> list[dict[str, list[float]]]:
+        found = dict(zip(columns, (values.tolist() for values in late.get()), strict=True))
+        return [{name: rows[replica] for name, rows in found.items()} for replica in replicas]
+
+    return lists
 
 
 def consensus(params: Params) -> Tensor:
@@ -80,9 +87,7 @@ def followed(heard: Heard, one: Coordinate) -> dict[str, Tensor]:
     if one.name not in importance:
         return {}
     sent = one.of(importance[one.name]).double()
-    who, weights = (
-        torch.from_numpy(matrix).to(sent.device).double() for matrix in (heard.who, heard.weights)
-    )
+    who, weights = (to_device(matrix, sent.device).double() for matrix in (heard.who, heard.weights))
     spoke = who.diagonal(dim1=1, dim2=2) > 0
     known = (who @ sent[..., None]).squeeze(-1)
     by_curvature = sent / torch.where(known > 0, known, 1.0)
@@ -98,6 +103,6 @@ def _curvature(world: World, report: Report) -> Tensor:
     norms = [v.double().flatten(1).square().sum(-1) for v in report.outcome.uploads[IMPORTANCE].values()]
     sent = torch.stack(norms).sum(0).sqrt()
     shape = (len(world.replicas), world.population)
-    replicas, nodes = np.array(report.jobs, dtype=np.int64).reshape(-1, 2).T
-    places = torch.from_numpy(replicas * world.population + nodes).to(sent.device)
+    replicas, nodes = np.array(report.told.jobs, dtype=np.int64).reshape(-1, 2).T
+    places = to_device(replicas * world.population + nodes, sent.device)
     return sent.new_full((shape[0] * shape[1],), torch.nan).index_copy(0, places, sent).reshape(shape)

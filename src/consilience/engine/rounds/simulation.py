@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm
+from consilience.engine.rounds.cast import Cast, cohort_of, everyone
 from consilience.engine.rounds.evaluation import Scored, score_on_own_data, score_on_test
-from consilience.engine.rounds.exchange import Cast, Exchange, Report, cohort_of, everyone
+from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
 from consilience.engine.rounds.store import Store
-from consilience.engine.world import World
+from consilience.engine.rounds.told import Told
+from consilience.engine.world import MODELS_AT_A_TIME, World
 from consilience.exchange.address import Address
 from consilience.exchange.traffic import Traffic
 from consilience.problems import Metric
+from consilience.transfer import to_device
 from consilience.types import IntArray, State
 
 LOG = logging.getLogger("consilience")
-
-MODELS_AT_A_TIME = 100
-"""How many models are evaluated at once."""
 
 LINKS = "links."
 """What stands, in a snapshot, before the names of what nodes remember of each other."""
@@ -57,6 +58,30 @@ class Record:
     """Lists over the nodes of a graph: the metric, consensus and so on; NaN where there is nothing to say."""
 
 
+Nodes = Callable[[], list[dict[str, list[float]]]]
+"""What there is to say about the nodes of a graph, by replica, once somebody asks."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A round that was begun, and what will tell how it went."""
+
+    round: int
+    """The round, counted from 1."""
+    start: float
+    """When it was begun."""
+    told: list[Told]
+    traffic: list[tuple[Traffic, ...]]
+    """The bytes and messages of every exchange, by replica."""
+    scored: list[Scored]
+    nodes: Nodes
+    finish: Callable[[Pending], list[Record]]
+
+    def records(self) -> list[Record]:
+        """A record for every replica, when the round is over; to be asked for once, in order."""
+        return self.finish(self)
+
+
 class Simulation:
     """An algorithm's state in a world: its hubs, what clients remember, and the round.
 
@@ -68,6 +93,7 @@ class Simulation:
     def __init__(self, world: World, algorithm: Algorithm) -> None:
         self.world, self.algorithm = world, algorithm
         self.round = 0
+        self._done = 0.0  # when the last record was made
         self.mailbox: Mailbox | None = None
         population = world.population
         self.store = Store(len(world.replicas) * population, self._initial_memory, world.device)
@@ -84,7 +110,7 @@ class Simulation:
 
     def _map_rows(self, function: Callable[[Algorithm, State], State], rows: IntArray) -> State:
         """`function(algorithm, initial model)` of some clients (replica * population + client), stacked."""
-        swept = self.world.numbers_of(torch.from_numpy(rows // self.world.population).to(self.world.device))
+        swept = self.world.numbers_of(to_device(rows // self.world.population, self.world.device))
 
         def one(numbers_of_row: State, model: State) -> State:
             return function(self._whole(numbers_of_row), model)
@@ -113,7 +139,11 @@ class Simulation:
         return self._whole(swept).at(max(0, self.round - 1))
 
     def step(self, *, evaluate: bool = True, trained: bool = True) -> list[Record]:
-        """Run one round, and return a record for every replica.
+        """Run one round, and return a record for every replica; the arguments are those of `advance`."""
+        return self.advance(evaluate=evaluate, trained=trained).records()
+
+    def advance(self, *, evaluate: bool = True, trained: bool = True) -> Pending:
+        """Run one round, and return what will say how it went; a GPU may still be at work.
 
         Args:
             evaluate: Whether models are evaluated on the global test set.
@@ -132,41 +162,60 @@ class Simulation:
             cast = cohort_of(world, self.round)
             reports.append(self._run_replies(one, cast, heard) if one.form.replies else self._run(one, cast))
             heard = reports[-1].heard
-        traffic = tuple(Traffic() for _ in world.replicas)
-        for report in reports:
-            self._warn(report)
-            for total, part in zip(traffic, report.traffic, strict=True):
-                total.add(part)
         self.round += 1
         training = next((report for report in reversed(reports) if report.has_models), None)
         scored = self._score(training if trained else None) if evaluate else []
-        nodes = self._nodes(scored, training) if evaluate else [{} for _ in world.replicas]
-        seconds = time.perf_counter() - start
-        return [
-            Record(
-                replica=replica,
-                round=self.round,
-                train_loss=_train_loss(reports, replica),
-                bytes_up=dict(traffic[replica].up),
-                bytes_down=dict(traffic[replica].down),
-                messages=traffic[replica].messages,
-                samples=_samples(reports, replica),
-                seconds=seconds,
-                dropped=_dropped(reports, replica),
-                scores=_scores(scored, replica),
-                nodes=nodes[replica],
-            )
-            for replica in range(len(self.world.replicas))
-        ]
+        nodes = self._nodes(scored, training) if evaluate else lambda: [{} for _ in world.replicas]
+        told, traffic = [report.told for report in reports], [report.traffic for report in reports]
+        return Pending(self.round, start, told, traffic, scored, nodes, self._finish)
 
-    def _warn(self, report: Report) -> None:
-        for replica, clients in enumerate(report.rejected):
+    def _finish(self, pending: Pending) -> list[Record]:
+        """The records of a round, which is over when the last number is here."""
+        scores = [_scores(pending.scored, replica) for replica in range(len(self.world.replicas))]
+        nodes = pending.nodes()
+        for told in pending.told:
+            self._warn(told, pending.round)
+        done = time.perf_counter()
+        seconds, self._done = done - max(pending.start, self._done), done
+        records = []
+        for replica in range(len(self.world.replicas)):
+            traffic = Traffic()
+            for exchange in pending.traffic:
+                traffic.add(exchange[replica])
+            records.append(
+                Record(
+                    replica=replica,
+                    round=pending.round,
+                    train_loss=_train_loss(pending.told, replica),
+                    bytes_up=dict(traffic.up),
+                    bytes_down=dict(traffic.down),
+                    messages=traffic.messages,
+                    samples=int(sum(told.logged("rows", replica) for told in pending.told)),
+                    seconds=seconds,
+                    dropped=_dropped(pending.told, replica),
+                    scores=scores[replica],
+                    nodes=nodes[replica],
+                )
+            )
+        return records
+
+    def _plan_ahead(self, one: Exchange, cast: Cast) -> None:
+        """Let the batches of the next round be listed while a GPU is at work on this one."""
+        world, now = self.world, one.address.round
+        if world.graph and world.device.type == "cuda":  # a server does not wait for its clients here
+            upcoming = one.jobs(cohort_of(world, now + 1))
+            if upcoming:
+                world.cohort(upcoming, now + 1).plan_like(world.cohort(one.jobs(cast), now))
+
+    def _warn(self, told: Told, round_number: int) -> None:
+        for replica, which in enumerate(self.world.replicas):
+            clients = told.rejected(replica)
             if clients:
                 LOG.warning(
                     "%s, seed %d, round %d: rejected the uploads of clients %s",
                     self.algorithm.label,
-                    self.world.replicas[replica].seed,
-                    self.round + 1,
+                    which.seed,
+                    round_number,
                     ", ".join(map(str, sorted(clients))),
                 )
 
@@ -178,7 +227,8 @@ class Simulation:
         ]
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
-        report = one.run(cast, self.hub, self.store, self.mailbox)
+        ahead = partial(self._plan_ahead, one, cast)
+        report = one.run(cast, self.hub, self.store, self.mailbox, ahead)
         self.hub, self.mailbox = report.hub, report.mailbox
         return report
 
@@ -196,7 +246,7 @@ class Simulation:
         returned = [world.network.returned(r.seed, nodes, self.round) for r in world.replicas]
         rows = np.flatnonzero(np.concatenate(returned))
         if len(rows):
-            chosen = torch.from_numpy(rows).to(world.device)
+            chosen = to_device(rows, world.device)
             hubs = self._map_rows(lambda whole, model: whole.init_hub(model), rows)
             self.hub = {
                 group: {
@@ -220,9 +270,7 @@ class Simulation:
 
     def models(self, rows: list[tuple[int, int]], *, own: bool = False) -> State:
         """The models of some (replica, client) pairs, stacked; `own`: those of personalised clients."""
-        replicas, clients = (
-            torch.tensor(column, device=self.world.device) for column in zip(*rows, strict=True)
-        )
+        replicas, clients = to_device(np.array(rows, dtype=np.int64).T, self.world.device)
         hubs = tree.map_leaves(lambda v: v[replicas, clients] if self.world.graph else v[replicas], self.hub)
         memory: State = {}
         if self._own_models or own:
@@ -232,7 +280,10 @@ class Simulation:
             whole = self._in_force(swept)
             return whole.personal_model(hub, memory) if own else whole.model(hub, memory)
 
-        return self.world.executor.map(model, (0, 0, 0), self.world.numbers_of(replicas), hubs, memory)
+        name = self.world.name_of(self.algorithm, max(0, self.round - 1))
+        key = name and ("model", name, own)
+        numbers = self.world.numbers_of(replicas)
+        return self.world.executor.map(model, (0, 0, 0), numbers, hubs, memory, key=key)
 
     def evaluate(self) -> list[dict[str, float]]:
         """The scores on the global test set, by replica."""
@@ -245,8 +296,9 @@ class Simulation:
         many = self.world.graph or self._own_models
         scored = [self._on_test("", rows, lambda chosen: self.models(rows[chosen]), many=many)]
         if self.world.graph and report is not None and report.outcome is not None:
-            uploads, sound = report.outcome.uploads, report.outcome.arrived.nonzero().squeeze(1)
-            trained_rows = [report.jobs[row] for row in sound.tolist()]
+            uploads, rows_of_sound = report.outcome.uploads, np.flatnonzero(report.told.arrived)
+            sound = to_device(rows_of_sound, self.world.device)
+            trained_rows = [report.told.jobs[row] for row in rows_of_sound]
             models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
             scored.append(
                 self._on_test("trained_", trained_rows, lambda c: tree.index(models, sound[c]), many=True)
@@ -257,7 +309,7 @@ class Simulation:
                 score_on_own_data(self.world, self.models(everyone[some], own=True), everyone[some])
                 for some in _chunks(len(everyone))
             ]
-            scored.append(Scored.of("personal_", everyone, found, self._metric, many=True))
+            scored.append(Scored("personal_", everyone, found, self._metric, many=True))
         return scored
 
     def _on_test(
@@ -265,19 +317,19 @@ class Simulation:
     ) -> Scored:
         """The scores of models on the global test set, computed some at a time."""
         found = [score_on_test(self.world, models(chunk), rows[chunk]) for chunk in _chunks(len(rows))]
-        return Scored.of(prefix, rows, found, self._metric, many=many)
+        return Scored(prefix, rows, found, self._metric, many=many)
 
-    def _nodes(self, scored: list[Scored], report: Report | None) -> list[dict[str, list[float]]]:
+    def _nodes(self, scored: list[Scored], report: Report | None) -> Nodes:
         """What there is to say about every node of a graph, by replica."""
         if not self.world.graph:
-            return [{} for _ in self.world.replicas]
-        nodes = self.world.population
+            return lambda: [{} for _ in self.world.replicas]
+        count, metric = self.world.population, self._metric.name
         stacked = {"params": self.models(self.evaluated())["params"]}
         params = tree.reshape_leading(stacked, 1, *self.world.hub_shape)["params"]
         metrics = node_metrics(self.world, self._in_force, params, report)
-        return [
-            {**{f"{one.prefix}{self._metric.name}": one.by_node(replica, nodes) for one in scored}, **others}
-            for replica, others in enumerate(metrics)
+        return lambda: [
+            {**{f"{one.prefix}{metric}": one.by_node(replica, count) for one in scored}, **others}
+            for replica, others in enumerate(metrics())
         ]
 
     def _everyone(self) -> list[tuple[int, int]]:
@@ -299,7 +351,7 @@ class Simulation:
                 if self._both_models
                 else None
             )
-            kinds = {"own": own, "test": test, "personal": personal}
+            kinds = {"own": own(), "test": test and test(), "personal": personal and personal()}
             for i, (replica, client) in enumerate(some):
                 result: dict[str, float | int] = {
                     "replica": replica,
@@ -342,37 +394,14 @@ def _chunks(count: int) -> list[slice]:
     return [slice(start, start + MODELS_AT_A_TIME) for start in range(0, count, MODELS_AT_A_TIME)]
 
 
-def _jobs_of(report: Report, replica: int) -> list[int]:
-    return [row for row, (index, _) in enumerate(report.jobs) if index == replica]
-
-
-def _train_loss(reports: list[Report], replica: int) -> float | None:
+def _train_loss(told: Sequence[Told], replica: int) -> float | None:
     """The mean loss over all samples of all local steps, without rejected clients."""
-    loss, rows = 0.0, 0.0
-    for report in reports:
-        if report.outcome is not None and "loss" in report.outcome.tally:
-            jobs = [
-                row
-                for row in _jobs_of(report, replica)
-                if report.jobs[row][1] not in report.rejected[replica]
-            ]
-            loss += float(report.outcome.tally["loss"][jobs].double().sum())
-            rows += float(report.outcome.tally["rows"][jobs].double().sum())
+    loss, rows = (sum(one.logged(name, replica, sound=True) for one in told) for name in ("loss", "rows"))
     return loss / rows if rows else None
 
 
-def _samples(reports: list[Report], replica: int) -> int:
-    """How many samples optimiser steps were taken on."""
-    tallies = (
-        report.outcome.tally["rows"][_jobs_of(report, replica)].double().sum()
-        for report in reports
-        if report.outcome is not None and "rows" in report.outcome.tally
-    )
-    return int(sum(float(rows) for rows in tallies))
-
-
-def _dropped(reports: list[Report], replica: int) -> tuple[str, ...]:
+def _dropped(told: Sequence[Told], replica: int) -> tuple[str, ...]:
     """Who was missing and why."""
-    lost = {client: "upload lost" for report in reports for client in report.failed[replica]}
-    bad = {client: "upload rejected" for report in reports for client in report.rejected[replica]}
+    lost = {client: "upload lost" for one in told for client in one.failed[replica]}
+    bad = {client: "upload rejected" for one in told for client in one.rejected(replica)}
     return tuple(f"client {client} ({why})" for client, why in sorted((lost | bad).items()))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.transfer import to_device
 from consilience.types import Booleans, IntArray, State
 
 Initial = Callable[[IntArray], State]
@@ -47,11 +48,11 @@ class Held(Column):
         self._values = torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device=device)
 
     def read(self, rows: IntArray) -> Tensor:
-        return self._values[torch.from_numpy(rows).to(self._values.device)]
+        return self._values[to_device(rows, self._values.device)]
 
     def write(self, rows: IntArray, values: Tensor) -> None:
         home = self._values.device
-        self._values.index_copy_(0, torch.from_numpy(rows).to(home), values.to(home))
+        self._values.index_copy_(0, to_device(rows, home), values.to(home))
 
 
 class Filed(Column):
@@ -113,7 +114,7 @@ class Store:
         self._stateless = not fresh
         if not fresh or not seen.any():
             return fresh
-        places = torch.from_numpy(np.flatnonzero(seen)).to(self._device)
+        places = to_device(np.flatnonzero(seen), self._device)
         known = self._read(wanted[seen])
         return {
             group: {name: value.index_copy(0, places, known[group][name]) for name, value in params.items()}

@@ -1,0 +1,266 @@
+"""What is done around the folds of a round, recorded once and repeated from then on.
+
+A method's code for clients and hubs is ordinary Python under `vmap`: every round it takes milliseconds to
+find out again which operations it comes down to. A routine is the list of these operations, with folds as
+single ones among them. On a GPU the operations between two folds are a CUDA graph, which is launched at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
+
+from consilience import tree
+from consilience.engine.executors.captured import GraphMemory
+from consilience.engine.executors.machine import copy_all_kinds
+from consilience.engine.executors.program import Recorder
+from consilience.tree import Schema
+from consilience.types import State
+
+LARGE_BYTES = 2**28
+"""Functions of larger states are not recorded: these take longer to copy than Python takes to think."""
+MOST = 32
+"""How many routines are kept."""
+
+Act = Callable[[Any, Sequence[Tensor], Sequence[Tensor] | None], Sequence[Tensor]]
+"""A function that does what a point stands for, of its facts and tensors, into places if there are any."""
+Enter = Callable[[Any, Sequence[Tensor]], Sequence[Tensor]]
+"""A function by which recorded code reaches a point, with facts and tensors, and gets results."""
+Work = Callable[[Enter, Sequence[State]], State]
+"""A pure function of states, which may enter points."""
+
+
+class Routines:
+    """The routines that were recorded, by what they do and the form of what they do it with."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, Routine | None] = OrderedDict()  # the oldest use first
+        self._graphs = GraphMemory()
+
+    def run(self, key: Hashable, work: Work, states: Sequence[State], act: Act) -> State:
+        """What some work gives for some states.
+
+        Args:
+            key: What tells the work from other work on states of the same form; None: do not record it.
+            work: Which operations it does must follow from the key and the form of the states.
+            states: What it is done with.
+            act: What does what the work's points stand for.
+        """
+        if key is None or sum(tree.nbytes(state) for state in states) > LARGE_BYTES or not _hashable(key):
+            return _at_once(work, states, act)
+        name = (key, *(Schema.of(state) for state in states))
+        if name in self._known:
+            self._known.move_to_end(name)
+            routine = self._known[name]
+            return _at_once(work, states, act) if routine is None else routine(states, act)
+        routine = Routine(self._graphs)
+        try:
+            result = routine.record(work, states, act)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            self._known[name] = None  # e.g. code that reads a tensor's value
+            return _at_once(work, states, act)
+        self._known[name] = routine
+        if len(self._known) > MOST:
+            self._known.popitem(last=False)
+        return result
+
+    def clear(self) -> None:
+        """Forget all routines, and let the memory of their graphs go."""
+        self._known.clear()
+        self._graphs = GraphMemory()
+
+
+def _hashable(key: Hashable) -> bool:
+    try:
+        hash(key)
+    except TypeError:  # a method with a list among its numbers
+        return False
+    return True
+
+
+def _at_once(work: Work, states: Sequence[State], act: Act) -> State:
+    return work(lambda facts, tensors: act(facts, tensors, None), states)
+
+
+class Point(nn.Module):
+    """A place in a routine at which something is done anew every time, such as a fold."""
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__()
+        self.facts = facts
+        self.act: Act | None = None
+        """What does it, this time."""
+
+    def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """What is done with some tensors."""
+        assert self.act is not None
+        return self.act(self.facts, tensors, None)
+
+
+@dataclass(eq=False)
+class _Stretch:
+    """Operations between points, as a program of their own."""
+
+    module: GraphModule
+    inputs: list[Node]
+    outputs: list[Node]
+    graph: torch.cuda.CUDAGraph | None = None
+
+
+@dataclass(eq=False)
+class _Stop:
+    """A point, and where its tensors come from and go to."""
+
+    point: Point
+    inputs: list[Node]
+    outputs: list[Node]
+    """Those of its results that are read; the second argument of each says which it is."""
+    places: list[Tensor] = field(default_factory=list)
+    """Where all of its results are."""
+
+
+@dataclass(eq=False)
+class Routine:
+    """The operations of some work, for states of one form."""
+
+    graphs: GraphMemory
+    _module: GraphModule | None = None
+    _result: Schema | None = None
+    _points: list[Point] = field(default_factory=list)
+    _parts: list[_Stretch | _Stop] = field(default_factory=list)
+    _static: dict[Node, Tensor] = field(default_factory=dict)
+    """On a GPU, where the values are that go into a part or come out of it; they stay there."""
+
+    def record(self, work: Work, states: Sequence[State], act: Act) -> State:
+        """What the work gives, while its operations are written down."""
+        forms = [Schema.of(state) for state in states]
+        recorder = Recorder(_flat(states))
+
+        def enter(facts: Any, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+            self._points.append(Point(facts))
+            self._points[-1].act = act
+            return recorder.enter(self._points[-1], tensors)
+
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            rest = iter(tensors)
+            result = work(enter, [form.state([next(rest) for _ in form.paths]) for form in forms])
+            self._result = Schema.of(result)
+            return list(tree.flatten(result).values())
+
+        results = recorder.run(flat)
+        self._module = recorder.module()
+        assert self._result is not None
+        return self._result.state(results)
+
+    def __call__(self, states: Sequence[State], act: Act) -> State:
+        """What the work gives for other states."""
+        assert self._module is not None
+        assert self._result is not None
+        given = _flat(states)
+        for point in self._points:
+            point.act = act
+        if not self.graphs.captures(given[0].device):
+            with torch.no_grad():
+                return self._result.state(self._module.forward(*given))
+        if not self._parts:
+            self._capture(given, act)
+        else:
+            copy_all_kinds(self._inputs(), given)
+            for part in self._parts:
+                if isinstance(part, _Stretch):
+                    assert part.graph is not None
+                    part.graph.replay()
+                else:
+                    act(part.point.facts, [self._static[node] for node in part.inputs], part.places)
+        found: Any = self._module.graph.output_node().args[0]
+        lasting = [self._static[node] for node in found]
+        results = [torch.empty_like(value) for value in lasting]  # what lasts is written over next time
+        copy_all_kinds(results, lasting)
+        return self._result.state(results)
+
+    def _inputs(self) -> list[Tensor]:
+        assert self._module is not None
+        return [self._static[node] for node in self._module.graph.nodes if node.op == "placeholder"]
+
+    def _capture(self, given: Sequence[Tensor], act: Act) -> None:
+        """Do the work once, part by part, and capture its operations."""
+        assert self._module is not None
+        for node, value in zip(self._module.graph.nodes, given, strict=False):
+            self._static[node] = value.clone(memory_format=torch.preserve_format)
+        parts = _parts_of(self._module, self._static)
+        for part in parts:
+            tensors = [self._static[node] for node in part.inputs]
+            if isinstance(part, _Stop):
+                part.places = list(act(part.point.facts, tensors, None))
+                self._static |= {node: part.places[_place(node)] for node in part.outputs}
+            else:
+                found: list[Tensor] = []
+                part.graph = self.graphs.capture(
+                    partial(_collect, found, part.module, tensors), given[0].device
+                )
+                part.graph.replay()
+                self._static |= dict(zip(part.outputs, found, strict=True))
+        self._parts = parts
+
+
+def _collect(found: list[Tensor], module: GraphModule, tensors: Sequence[Tensor]) -> None:
+    found += module.forward(*tensors)
+
+
+def _place(item: Node) -> int:
+    place: Any = item.args[1]
+    return int(place)
+
+
+def _flat(states: Sequence[State]) -> list[Tensor]:
+    return [value for state in states for value in tree.flatten(state).values()]
+
+
+def _parts_of(module: GraphModule, static: dict[Node, Tensor]) -> list[_Stretch | _Stop]:
+    """A recorded module cut at its points; constants are put among what is static."""
+    nodes = list(module.graph.nodes)
+    runs: list[list[Node]] = [[]]
+    stops: list[_Stop] = []
+    for node in nodes:
+        if node.op == "get_attr":
+            static[node] = getattr(module, str(node.target))
+        elif node.op == "call_module":
+            point: Any = module.get_submodule(str(node.target))
+            stops.append(_Stop(point, list(node.args), list(node.users)))
+            runs.append([])
+        elif node.op == "call_function" and not _is_item(node):
+            runs[-1].append(node)
+    parts: list[_Stretch | _Stop] = []
+    for number, run in enumerate(runs):
+        if run:
+            parts.append(_stretch(module, run))
+        if number < len(stops):
+            parts.append(stops[number])
+    return parts
+
+
+def _is_item(node: Node) -> bool:
+    source = node.args[0] if node.args else None
+    return isinstance(source, Node) and source.op == "call_module"
+
+
+def _stretch(module: GraphModule, run: list[Node]) -> _Stretch:
+    """A program of some operations, of what they read from elsewhere to what is read elsewhere."""
+    inside = set(run)
+    inputs = list(dict.fromkeys(one for node in run for one in node.all_input_nodes if one not in inside))
+    outputs = [node for node in run if any(user not in inside for user in node.users)]
+    graph = Graph()
+    copies = {node: graph.placeholder(f"given_{number}") for number, node in enumerate(inputs)}
+    for node in run:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    return _Stretch(GraphModule(module, graph), inputs, outputs)

@@ -1,0 +1,98 @@
+"""Which lane runs which job, and when.
+
+A lane is a place in a stacked computation; it trains one job, i.e. one client of one replica, at a time. Jobs
+wait in a queue, longest first; when a lane's job ends, the lane takes the next one. The number of steps of
+every job is known beforehand, so the schedule is made on the host, with as many lanes as it takes to be
+done when the longest job is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.learning.batches import Plan
+from consilience.types import IntArray
+
+FEW = 8
+"""The most lanes for which every number has machines of its own."""
+
+
+def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
+    """The jobs of each lane, in order: longest first, each to the lane that is free first.
+
+    Lanes come out with the most loaded first; jobs without steps are left out.
+
+    >>> pack([3, 1, 2, 2], 2)
+    [[0, 1], [2, 3]]
+    """
+    queue = sorted((job for job in range(len(steps)) if steps[job] > 0), key=lambda job: -steps[job])
+    free = [(0, lane) for lane in range(min(lanes, len(queue)))]
+    packed: list[list[int]] = [[] for _ in free]
+    for job in queue:
+        load, lane = heapq.heappop(free)
+        packed[lane].append(job)
+        heapq.heappush(free, (load + int(steps[job]), lane))
+    order = sorted(free, key=lambda entry: (-entry[0], entry[1]))
+    return [packed[lane] for _, lane in order]
+
+
+def lanes_for(steps: Sequence[int] | IntArray, most: int, usual: int) -> int:
+    """How many lanes it takes to do all jobs in the time of the longest one, but no more than `most`.
+
+    Every number of lanes has machines of its own, which take time and memory to build. So that cohorts which
+    differ from round to round need only a few, larger numbers are rounded up to one of a coarse series, two
+    an octave, in which the usual number is.
+
+    >>> lanes_for([4, 4, 4], 10, 3), lanes_for([9, 4, 3, 2], 10, 3), lanes_for([1] * 100, 30, 100)
+    (3, 2, 30)
+    >>> lanes_for([1] * 100, 200, 100), lanes_for([1] * 97, 200, 100), lanes_for([1] * 60, 200, 100)
+    (100, 100, 71)
+    """
+    working = [int(count) for count in steps if count > 0]
+    if not working:
+        return 1
+    needed = -(-sum(working) // max(working))
+    if needed > FEW:
+        above = math.ceil(round(2 * math.log2(needed / usual), 9))
+        needed = math.ceil(round(usual * 2 ** (above / 2), 9))
+    return min(most, needed)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What every lane does at every tick, at which each takes one step."""
+
+    steps: IntArray
+    """[ticks, lanes] the plan's step that a lane runs; -1 where it has finished."""
+    starts: dict[int, list[tuple[int, int]]]
+    """The (lane, job) pairs that begin before a tick, by tick."""
+    ends: dict[int, list[tuple[int, int]]]
+    """The (lane, job) pairs that are complete before a tick, by tick."""
+
+    @classmethod
+    def of(cls, plan: Plan, jobs: Sequence[int], lanes: int) -> Schedule:
+        """The schedule of some of a plan's jobs on some number of lanes."""
+        packed = [[jobs[i] for i in lane] for lane in pack(plan.steps[list(jobs)], lanes)]
+        ticks = max((int(plan.steps[lane].sum()) for lane in packed), default=0)
+        steps = np.full((ticks, lanes), -1, dtype=np.int64)
+        starts: dict[int, list[tuple[int, int]]] = {}
+        ends: dict[int, list[tuple[int, int]]] = {}
+        for lane, own in enumerate(packed):
+            tick = 0
+            for job in own:
+                count = int(plan.steps[job])
+                steps[tick : tick + count, lane] = np.arange(plan.first[job], plan.first[job] + count)
+                starts.setdefault(tick, []).append((lane, job))
+                tick += count
+                ends.setdefault(tick, []).append((lane, job))
+        return cls(steps, starts, ends)
+
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """The (first tick, end) of the stretches in which no job begins or ends."""
+        return itertools.pairwise(sorted(self.starts.keys() | self.ends.keys()))

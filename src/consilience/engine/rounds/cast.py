@@ -1,0 +1,45 @@
+"""Who takes part in an exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consilience.engine.rounds.told import Clients
+from consilience.engine.world import World
+from consilience.exchange.cohort import failed_clients, sample_clients
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who takes part in an exchange, by replica."""
+
+    sampled: tuple[tuple[int, ...], ...]
+    failed: Clients
+    """The sampled clients whose upload is lost."""
+
+
+def everyone(world: World) -> Cast:
+    """The cast of all clients that have data."""
+    return Cast(tuple(tuple(r.available.tolist()) for r in world.replicas), _nobody(world))
+
+
+def cohort_of(world: World, round_number: int) -> Cast:
+    """The cast of a round: its clients, and who of them fails."""
+    sampled = [
+        sample_clients(
+            replica.seed,
+            round_number,
+            replica.available[world.there(index, round_number)[replica.available]],
+            world.participation,
+        )
+        for index, replica in enumerate(world.replicas)
+    ]
+    failed = (
+        failed_clients(replica.seed, round_number, clients, world.failure_rate)
+        for replica, clients in zip(world.replicas, sampled, strict=True)
+    )
+    return Cast(tuple(tuple(clients.tolist()) for clients in sampled), tuple(failed))
+
+
+def _nobody(world: World) -> Clients:
+    return tuple(frozenset() for _ in world.replicas)
