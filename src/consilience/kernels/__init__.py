@@ -1,1 +1,1 @@
-"""Convolutions and pooling of many clients at once."""
+"""Convolutions, pooling, dense layers and updates of many clients at once."""

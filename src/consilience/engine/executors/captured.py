@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
+from consilience.engine.executors.fusing import fused
 from consilience.engine.executors.machine import Blueprint, LaneProgram, Machine
 from consilience.engine.executors.program import overwriting, peak_bytes
 from consilience.learning.batches import Pool
@@ -83,7 +85,7 @@ class Captured(Machine):
     """
 
     def __init__(self, pool: Pool, blueprint: Blueprint, graphs: GraphMemory, *, compiled: bool) -> None:
-        super().__init__(pool, blueprint, whole=compiled)
+        super().__init__(pool, blueprint, whole=compiled or blueprint.width > 1)
         self._graphs, self._compiled = graphs, compiled
         self._steps: dict[bool, Callable[[Sequence[Tensor]], None]] = {}
         self._captures: dict[tuple[int, bool], Capture] = {}
@@ -123,11 +125,17 @@ class Captured(Machine):
             self._steps[full]([self.of_lanes(value[tick]) for value in raw[:4]])
 
     def _step(self, program: LaneProgram) -> Callable[[Sequence[Tensor]], None]:
-        if not self._compiled:
+        if self.alone and not self._compiled:
             return partial(self._tick, program)
+        module = self.in_place(program)
+        run = torch.compile(module, fullgraph=True, dynamic=False) if self._compiled else module.forward
+        return lambda batch: run(*self.arguments, *batch)
+
+    def in_place(self, program: LaneProgram) -> GraphModule:
+        """The same program, which writes the next carries over the old ones."""
         results = [program.result.paths.index(path) for path in self.blueprint.carry.paths]
-        compiled = torch.compile(overwriting(program.module, results), fullgraph=True, dynamic=False)
-        return lambda batch: compiled(*self.arguments, *batch)
+        module = overwriting(program.module, results)
+        return module if self.alone else fused(module)
 
     def _tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
         self.keep(program.result.state(program.module.forward(*self.arguments, *batch)))
@@ -140,4 +148,4 @@ def lane_bytes(pool: Pool, blueprint: Blueprint) -> int:
     batch = machine.example(blueprint.rows)
     program = machine.program(batch, full=False)
     batches = TICKS * sum(value.nbytes for value in batch)
-    return -(-(machine.held_bytes + peak_bytes(program.module) + batches) // lanes)
+    return -(-(machine.held_bytes + peak_bytes(machine.in_place(program)) + batches) // lanes)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,35 @@ _VIEWS = {
 STORAGE = "storage"
 """The name under which a node's note says where the memory of its value begins, and how many bytes it has."""
 _FILLS = {_ATEN.ones_like.default: 1, _ATEN.zeros_like.default: 0}
+
+
+class Form(NamedTuple):
+    """What a recorded tensor looked like."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its entries lie in order, without gaps."""
+        steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        entries = zip(self.shape, self.stride, steps, strict=True)
+        return all(size == 1 or stride == step for size, stride, step in entries)
+
+
+def form(value: object) -> Form | None:
+    """The form of the tensor that a node of a recorded graph stands for; None for anything else."""
+    found: Form | None = value.meta.get("form") if isinstance(value, Node) else None
+    return found
+
+
+def base(node: Node) -> Node:
+    """The node whose memory a view shows; the node itself where it is none."""
+    while node.target in _VIEWS:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
@@ -135,6 +165,7 @@ class Recorder:
 
     def _know(self, value: Tensor, node: Node) -> None:
         self._nodes[id(value)] = node
+        node.meta.setdefault("form", Form(value.shape, value.stride(), value.dtype, value.device))
         node.meta.setdefault(STORAGE, (value.untyped_storage().data_ptr(), value.untyped_storage().nbytes()))
         self._layouts.setdefault(node, _layout(value))
         self._alive.append(value)
@@ -211,8 +242,18 @@ def overwriting(module: GraphModule, results: Sequence[int]) -> GraphModule:
     with graph.inserting_before(output):
         # An argument that is passed on must be read before it is written over.
         values = [found[position] for position in results]
-        values = [graph.call_function(_ATEN.clone.default, (v,)) if v in places else v for v in values]
-        for place, value in zip(places, values, strict=False):
+        pairs = [(place, value) for place, value in zip(places, values, strict=False) if place is not value]
+        pairs = [(place, _copied(graph, value)) for place, value in pairs]
+        for place, value in pairs:
             graph.call_function(_ATEN.copy_.default, (place, value))
     output.args = ((),)
     return GraphModule(module, graph)
+
+
+def _copied(graph: Graph, value: Node) -> Node:
+    """A value that stays as it is when arguments are written over."""
+    if base(value).op != "placeholder":
+        return value
+    copied = graph.call_function(_ATEN.clone.default, (value,))
+    copied.meta["form"] = form(value)
+    return copied
