@@ -181,8 +181,12 @@ class Cohort:
 
     def plan_like(self, other: Cohort) -> None:
         """Make the plans that were made for another cohort, before anybody asks for them."""
-        for rows, epoch in other._plans:
+        for rows, epoch in other.planned():
             self.plan(rows, epoch)
+
+    def planned(self) -> list[tuple[Rows, int | None]]:
+        """What plans were made for."""
+        return list(self._plans)
 
     def _make_plan(self, rows: Rows, epoch: int | None) -> Plan:
         if rows == "test":

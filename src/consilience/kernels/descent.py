@@ -104,7 +104,7 @@ ROWS = 32
 
 def tile(outs: int, ins: int) -> Tile:
     """The part of weights [outs, ins] that one program moves."""
-    columns = min(64, _side(ins))
+    columns = min(128, _side(ins))
     return Tile(min(2048 // columns, _side(outs)), columns)
 
 

@@ -26,6 +26,9 @@ from torch import Tensor
 from consilience.kernels import descent
 from consilience.kernels.descent import Update
 
+NARROW = 32
+"""The most outputs of a layer whose weights are the right side of the product, which may be small."""
+
 
 class Tiling(NamedTuple):
     """How a kernel cuts its work."""
@@ -157,14 +160,16 @@ def forward(
     *,
     relu: bool,
     tiling: Tiling | None = None,
-    turn: bool = False,
+    turn: bool | None = None,
 ) -> Tensor:
     """The outputs [lanes, rows, outs] of a layer for x [lanes, rows, ins] and weights [lanes, outs, ins].
 
     Where a shift is given, `x` are bytes, and the inputs (x - shift) / scale.
     """
     (lanes, rows, ins), outs = x.shape, weight.shape[1]
-    cut = tiling or Tiling(side(outs, 32), side(ins, 64))
+    wide = outs > NARROW
+    cut = tiling or (Tiling(64, side(ins, 32), 4, 6) if wide else Tiling(side(outs, 16), side(ins, 64), 4, 4))
+    turn = wide if turn is None else turn
     block = side(rows, 128)
     out = (x if shift is None else shift).new_empty(lanes, rows, outs)
     some = (out if one is None else one for one in (bias, shift, scale))  # what is absent is not read
@@ -179,7 +184,7 @@ def forward(
 def backward(grad: Tensor, weight: Tensor, seen: Tensor | None, *, tiling: Tiling | None = None) -> Tensor:
     """The gradient [lanes, rows, ins] with respect to a layer's inputs; 0 where `seen` is not above 0."""
     (lanes, rows, outs), ins = grad.shape, weight.shape[2]
-    cut = tiling or Tiling(side(ins, 64), side(outs, 32))
+    cut = tiling or Tiling(side(ins, 32), side(outs, 32), 2, 3)
     block = side(rows, 128)
     out = grad.new_empty(lanes, rows, ins)
     _backward[triton.cdiv(ins, cut.side) * triton.cdiv(rows, block), lanes](

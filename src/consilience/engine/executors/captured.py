@@ -135,7 +135,8 @@ class Captured(Machine):
         """The same program, which writes the next carries over the old ones."""
         results = [program.result.paths.index(path) for path in self.blueprint.carry.paths]
         module = overwriting(program.module, results)
-        return module if self.alone else fused(module)
+        exact = torch.get_float32_matmul_precision() == "highest"
+        return module if self.alone else fused(module, layers=not exact)
 
     def _tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
         self.keep(program.result.state(program.module.forward(*self.arguments, *batch)))
@@ -148,4 +149,5 @@ def lane_bytes(pool: Pool, blueprint: Blueprint) -> int:
     batch = machine.example(blueprint.rows)
     program = machine.program(batch, full=False)
     batches = TICKS * sum(value.nbytes for value in batch)
-    return -(-(machine.held_bytes + peak_bytes(machine.in_place(program)) + batches) // lanes)
+    # As it was recorded: that, too, has to fit.
+    return -(-(machine.held_bytes + peak_bytes(program.module) + batches) // lanes)

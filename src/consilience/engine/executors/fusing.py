@@ -31,8 +31,11 @@ MOST_ROWS = 128
 """How many rows a batch has at most for which memory, and not arithmetic, bounds a layer."""
 
 
-def fused(module: GraphModule) -> GraphModule:
-    """The same program, which overwrites its arguments, with layers and updates as single operations."""
+def fused(module: GraphModule, *, layers: bool = True) -> GraphModule:
+    """The same program, which overwrites its arguments, with updates and layers as single operations.
+
+    Without layers where products are exact: those of torch are the faster ones then.
+    """
     graph = copy.deepcopy(module.graph)
     for node in list(graph.nodes):
         _round_as_it_lies(graph, node)
@@ -40,7 +43,7 @@ def fused(module: GraphModule) -> GraphModule:
     fuse_updates(graph)
     drop_dead_code(graph)
     for node in list(graph.nodes):
-        if node.target is _ATEN.bmm.default:
+        if layers and node.target is _ATEN.bmm.default:
             _fuse_layer(graph, node)
     drop_dead_code(graph)
     return GraphModule(module, graph)
