@@ -2,16 +2,24 @@
 
 A lane is the place of one client in a stacked computation.
 
-The patches of an image are a matrix: entry (k, m) is what the k-th weight of a filter sees at the m-th
+The patches of an image are a matrix: entry (m, k) is what the k-th weight of a filter sees at the m-th
 pixel of the output. Its place in memory is a sum of one number for k and one for m, so that it costs an
-addition to find. Products of full floats want their inner side contiguous in shared memory, those of
-bfloat16 do not mind: TURN says which way a tile of patches is read.
+addition to find; where it lies outside the image it is zero and is not read.
+
+Filters with few weights have channels first in images (`convolve`, `correlate`): a program keeps to its pixels
+and goes over images, so that places are found once. Others have channels last (`convolve_deep`,
+`correlate_deep`), where neighbouring weights see neighbouring numbers. Results of convolutions, and so their
+gradients, always have channels last. Sizes of images and filters are constants of a kernel: divisions by
+them cost next to nothing.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 # ruff: noqa: N803
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton
@@ -22,232 +30,405 @@ PROGRAMS = 1056
 """How many programs a launch should have at least: eight for each multiprocessor of a large GPU."""
 
 
-@triton.jit
-def _pixel(m, pixels, stride, height, width, out_width):
-    """Where the patch of an output pixel begins; m counts over all images."""
-    pixel = m % pixels
-    return (m // pixels) * stride + (pixel // out_width) * width + pixel % out_width
+class Tile(NamedTuple):
+    """What a program works on at a time: f x k x m, by some warps, loads being some stages ahead of products."""
+
+    f: int
+    k: int
+    m: int
+    warps: int = 4
+    stages: int = 3
+    programs: int = 2 * PROGRAMS
 
 
 @triton.jit
-def _tap(k, height, width, KY: tl.constexpr, KX: tl.constexpr):
-    """How far into a patch the k-th weight looks."""
-    tap = k % (KY * KX)
-    return (k // (KY * KX)) * height * width + (tap // KX) * width + tap % KX
+def _halves(tile):
+    """Two tiles of 16 bits whose sum is, up to the last bits, a tile of full floats."""
+    high = tile.to(tl.bfloat16)
+    return high, (tile - high.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def _halves_here(tile):
+    """What `_halves` gives, in the hardware's words: the compiler would turn a tile before it halves it."""
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 first, second;
+        cvt.rn.bf16x2.f32 $0, $3, $2;
+        shl.b32 first, $0, 16;
+        and.b32 second, $0, 0xffff0000;
+        sub.f32 first, $2, first;
+        sub.f32 second, $3, second;
+        cvt.rn.bf16x2.f32 $1, second, first;
+        }""",
+        "=&r,=r,r,r",
+        [tile],
+        dtype=(tl.bfloat16, tl.bfloat16),
+        is_pure=False,
+        pack=2,
+    )
+
+
+@triton.jit
+def _product(a, b, sums, PRECISION: tl.constexpr, TURN: tl.constexpr):
+    """The sums with the product of two tiles added, of which TURN says that the first one is to be turned.
+
+    Products of full floats want the summed axis contiguous in shared memory, those of 16 bits do not mind.
+    So "split" takes a full float as two halves, which is more exact than one product of "tf32" and faster
+    than turning a tile; "turned" halves it before it is turned.
+    """
+    if a.dtype != tl.float32:
+        sums = tl.dot(tl.trans(a) if TURN else a, b, sums)
+    elif PRECISION == "split" or PRECISION == "turned":
+        high_a, low_a = _halves(a) if PRECISION == "split" else _halves_here(a)
+        high_b, low_b = _halves(b) if PRECISION == "split" else _halves_here(b)
+        if TURN:
+            high_a, low_a = tl.trans(high_a), tl.trans(low_a)
+        sums = tl.dot(low_a, high_b, sums)
+        sums = tl.dot(high_a, low_b, sums)
+        sums = tl.dot(high_a, high_b, sums)
+    else:
+        sums = tl.dot(tl.trans(a) if TURN else a, b, sums, input_precision=PRECISION)
+    return sums
+
+
+@triton.jit
+def _inside(place, size):
+    """Whether places along an axis are in the image: a negative one is a large number without a sign."""
+    return place.to(tl.uint32) < size
+
+
+@triton.jit
+def _planar(m, k, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+            KY: tl.constexpr, KX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr):  # fmt: skip
+    """The places of patches [k, m] in an image with channels first, and which of them there are."""
+    y = (m // OW - PY)[None, :] + (k // KX % KY)[:, None]
+    x = (m % OW - PX)[None, :] + (k % KX)[:, None]
+    use = (m < OH * OW)[None, :] & (k < C * KY * KX)[:, None]
+    if PY > 0:
+        use = use & _inside(y, H)
+    if PX > 0:
+        use = use & _inside(x, W)
+    return (k // (KY * KX) * (H * W))[:, None] + y * W + x, use
 
 
 @triton.jit
 def _convolve(
-    x, weight, bias, out, batch, channels, height, width, filters, out_height, out_width,
-    KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
-    PRECISION: tl.constexpr, TURN: tl.constexpr,
+    x, weight, bias, out, batch, share,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    F: tl.constexpr, K: tl.constexpr, M: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[f, m] = bias[f] + sum over k of weight[f, k] patches[k, m]."""
+    """out[m, f] = bias[f] + sum over k of patches[m, k] weight[f, k], for some pixels of a share of images."""
     lane = tl.program_id(2).to(tl.int64)
-    pixels = out_height * out_width
-    stride = channels * height * width
-    total, depth = batch * pixels, channels * KY * KX
-    m = tl.program_id(0) * M + tl.arange(0, M)
-    f = tl.program_id(1) * F + tl.arange(0, F)
-    begin = x + lane * batch * stride + _pixel(m, pixels, stride, height, width, out_width)
-    weights = weight + (lane * filters + f) * depth
-    products = tl.zeros((F, M), dtype=tl.float32)
-    for first in range(0, depth, K):
-        k = first + tl.arange(0, K)
-        taps = _tap(k, height, width, KY, KX)
-        if TURN:
-            use = (m < total)[:, None] & (k < depth)[None, :]
-            patches = tl.trans(tl.load(begin[:, None] + taps[None, :], mask=use, other=0.0))
-        else:
-            use = (k < depth)[:, None] & (m < total)[None, :]
-            patches = tl.load(begin[None, :] + taps[:, None], mask=use, other=0.0)
-        use = (f < filters)[:, None] & (k < depth)[None, :]
-        products = tl.dot(
-            tl.load(weights[:, None] + k[None, :], mask=use, other=0.0),
-            patches,
-            products,
-            input_precision=PRECISION,
-        )
-    products += tl.load(bias + lane * filters + f, mask=f < filters, other=0.0).to(tl.float32)[:, None]
-    place = out + lane * filters * total + (m // pixels) * filters * pixels + m % pixels
-    tl.store(place[None, :] + (f * pixels)[:, None], products, (f < filters)[:, None] & (m < total)[None, :])
-
-
-@triton.jit
-def _convolve_deep(
-    x, weight, bias, out, batch, height, width, filters, out_height, out_width,
-    C: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr,
-    M: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """What `_convolve` computes, with channels last: a row of a patch lies in one piece."""
-    lane = tl.program_id(2).to(tl.int64)
-    pixels = out_height * out_width
-    total = batch * pixels
-    m = tl.program_id(0) * M + tl.arange(0, M)
-    f = tl.program_id(1) * F + tl.arange(0, F)
-    pixel = m % pixels
-    begin = ((m // pixels) * height + pixel // out_width) * width + pixel % out_width
-    begin = x + lane * batch * height * width * C + begin * C
-    weights = weight + (lane * filters + f) * (KY * KX * C)
-    pieces: tl.constexpr = (KX * C + K - 1) // K
-    products = tl.zeros((M, F), dtype=tl.float32)
-    for step in range(KY * pieces):
-        row = step // pieces
-        k = (step % pieces) * K + tl.arange(0, K)
-        use = (m < total)[:, None] & (k < KX * C)[None, :]
-        patches = tl.load(begin[:, None] + (row * width * C + k)[None, :], mask=use, other=0.0)
-        use = (f < filters)[:, None] & (k < KX * C)[None, :]
-        filtering = tl.load(weights[:, None] + (row * KX * C + k)[None, :], mask=use, other=0.0)
-        products = tl.dot(patches, tl.trans(filtering), products, input_precision=PRECISION)
-    products += tl.load(bias + lane * filters + f, mask=f < filters, other=0.0).to(tl.float32)[None, :]
-    place = out + lane * filters * total + (m // pixels) * filters * pixels + m % pixels
-    tl.store(place[:, None] + (f * pixels)[None, :], products, (m < total)[:, None] & (f < filters)[None, :])
+    tiles: tl.constexpr = (FILTERS + F - 1) // F
+    depth: tl.constexpr = C * KY * KX
+    m = (tl.program_id(0) // tiles) * M + tl.arange(0, M)
+    f = (tl.program_id(0) % tiles) * F + tl.arange(0, F)
+    k = tl.arange(0, K)
+    places, use = _planar(m, k, C, H, W, OH, OW, KY, KX, PY, PX)
+    some = (k < depth)[:, None] & (f < FILTERS)[None, :]
+    weights = tl.load(weight + (lane * FILTERS + f)[None, :] * depth + k[:, None], mask=some, other=0.0)
+    biases = tl.load(bias + lane * FILTERS + f, mask=f < FILTERS, other=0.0).to(tl.float32)
+    ends = m[:, None] * FILTERS + f[None, :]
+    write = (m < OH * OW)[:, None] & (f < FILTERS)[None, :]
+    first = tl.program_id(1) * share
+    for image in range(first, tl.minimum(first + share, batch)):
+        row = lane * batch + image
+        patches = tl.load(x + row * (C * H * W) + places, mask=use, other=0.0)
+        products = tl.zeros((M, F), dtype=tl.float32)
+        products = _product(patches, weights, products, PRECISION, True)
+        tl.store(out + row * (OH * OW * FILTERS) + ends, products + biases[None, :], mask=write)
 
 
 @triton.jit
 def _correlate(
-    x, grad, out, batch, channels, height, width, filters, out_height, out_width, share,
-    KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
-    PRECISION: tl.constexpr, TURN: tl.constexpr,
+    x, grad, of_weight, of_bias, batch, share,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    F: tl.constexpr, K: tl.constexpr, M: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[part, f, k] = sum over a share of m of grad[f, m] patches[k, m]."""
+    """of_weight[part, f, k] = sum over m of grad[m, f] patches[m, k], for some pixels of a share of images."""
     lane = tl.program_id(2).to(tl.int64)
+    tiles: tl.constexpr = (OH * OW + M - 1) // M
+    depth: tl.constexpr = C * KY * KX
     part = tl.program_id(0)
-    pixels = out_height * out_width
-    stride = channels * height * width
-    total, depth = batch * pixels, channels * KY * KX
-    tiles = tl.cdiv(depth, K)
-    f = (tl.program_id(1) // tiles) * F + tl.arange(0, F)
-    k = (tl.program_id(1) % tiles) * K + tl.arange(0, K)
-    taps = x + lane * batch * stride + _tap(k, height, width, KY, KX)
-    rows = grad + lane * filters * total + f * pixels
-    sums = tl.zeros((F, K), dtype=tl.float32)
-    end = tl.minimum((part + 1) * share, total)
-    for first in range(part * share, end, M):
+    m = (part % tiles) * M + tl.arange(0, M)
+    f = tl.program_id(1) * F + tl.arange(0, F)
+    k = tl.arange(0, K)
+    places, use = _planar(m, k, C, H, W, OH, OW, KY, KX, PY, PX)
+    begins = m[:, None] * FILTERS + f[None, :]
+    read = (m < OH * OW)[:, None] & (f < FILTERS)[None, :]
+    sums = tl.zeros((K, F), dtype=tl.float32)
+    biases = tl.zeros((M, F), dtype=tl.float32)
+    first = (part // tiles) * share
+    for image in range(first, tl.minimum(first + share, batch)):
+        row = lane * batch + image
+        patches = tl.load(x + row * (C * H * W) + places, mask=use, other=0.0)
+        grads = tl.load(grad + row * (OH * OW * FILTERS) + begins, mask=read, other=0.0)
+        sums = _product(patches, grads, sums, PRECISION, False)
+        biases += grads.to(tl.float32)
+    row = ((lane * tl.num_programs(0) + part) * FILTERS + f).to(tl.int64)
+    tl.store(of_weight + row[None, :] * depth + k[:, None], sums, mask=(k < depth)[:, None] & (f < FILTERS)[None, :])
+    tl.store(of_bias + row, tl.sum(biases, 0), mask=f < FILTERS)
+
+
+@triton.jit
+def _taps(first, C: tl.constexpr, KX: tl.constexpr, K: tl.constexpr):
+    """Row, column and channel that weights of a filter see, from the first one on, as [1, k]."""
+    if C % K == 0:  # all of them look at one pixel
+        tap, channel = first // C, (first % C + tl.arange(0, K))[None, :]
+    else:
+        tap, channel = ((first + tl.arange(0, K)) // C)[None, :], ((first + tl.arange(0, K)) % C)[None, :]
+    return tap // KX, tap % KX, channel
+
+
+@triton.jit
+def _patches(
+    x, y, left, use, first, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KY: tl.constexpr,
+    KX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+):  # fmt: skip
+    """Patches [m, k] of images with channels last, where x points at the corners of patches [m, 1].
+
+    Args:
+        x: Pointers to the corners, which need not be within an image.
+        y: The rows of the corners.
+        left: Their columns.
+        use: Which of the patches there are.
+        first: The first weight.
+        V: How many neighbouring channels surely lie in one aligned piece.
+    """
+    row, column, channel = _taps(first, C, KX, K)
+    if (KY * KX * C) % K != 0:
+        use = use & (first + tl.arange(0, K) < KY * KX * C)[None, :]
+    if PY > 0:
+        use = use & _inside(y + row, H)
+    if PX > 0:
+        use = use & _inside(left + column, W)
+    places = tl.max_contiguous(tl.multiple_of((row * W + column) * C + channel, [1, V]), [1, V])
+    use = tl.max_constancy(tl.broadcast_to(use, (x.shape[0], K)), [1, V])
+    return tl.load(x + places, mask=use, other=0.0)
+
+
+@triton.jit
+def _corners(m, OH: tl.constexpr, OW: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr):
+    """The image, the row and the column at which patches [m, 1] begin; m counts over all images."""
+    pixel = (m % (OH * OW))[:, None]
+    return (m // (OH * OW))[:, None], pixel // OW - PY, pixel % OW - PX
+
+
+@triton.jit
+def _convolve_deep(
+    x, weight, bias, out, batch,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    F: tl.constexpr, K: tl.constexpr, M: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What `_convolve` computes, with channels last in images and filters; m counts over all images."""
+    lane = tl.program_id(2).to(tl.int64)
+    depth: tl.constexpr = KY * KX * C
+    total = batch * (OH * OW)
+    m = tl.program_id(0) * M + tl.arange(0, M)
+    f = tl.program_id(1) * F + tl.arange(0, F)
+    image, y, left = _corners(m, OH, OW, PY, PX)
+    begin = x + lane * batch * (H * W * C) + ((image * H + y) * W + left) * C
+    weights = weight + (lane * FILTERS + f)[:, None] * depth
+    products = tl.zeros((M, F), dtype=tl.float32)
+    for first in range(0, depth, K):
+        patches = _patches(begin, y, left, (m < total)[:, None], first, C, H, W, KY, KX, PY, PX, K, V)
+        k = (first + tl.arange(0, K))[None, :]
+        filtering = tl.load(weights + k, mask=(f < FILTERS)[:, None] & (k < depth), other=0.0)
+        products = tl.dot(patches, tl.trans(filtering), products, input_precision=PRECISION)
+    products += tl.load(bias + lane * FILTERS + f, mask=f < FILTERS, other=0.0).to(tl.float32)[None, :]
+    place = out + lane * total * FILTERS + m[:, None] * FILTERS + f[None, :]
+    tl.store(place, products, mask=(m < total)[:, None] & (f < FILTERS)[None, :])
+
+
+@triton.jit
+def _sums(
+    x, grad, f, first_k, begin, end, sums,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    F: tl.constexpr, K: tl.constexpr, M: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr,
+):  # fmt: skip
+    """The sum over a range of m of grad[m, f] patches[m, k], and of grad[m, f] alone where it is asked for."""
+    biases = tl.zeros((M, F), dtype=tl.float32)
+    for first in range(begin, end, M):
         m = first + tl.arange(0, M)
-        begin = _pixel(m, pixels, stride, height, width, out_width)
-        if TURN:
-            use = (k < depth)[:, None] & (m < end)[None, :]
-            patches = tl.trans(tl.load(taps[:, None] + begin[None, :], mask=use, other=0.0))
+        image, y, left = _corners(m, OH, OW, PY, PX)
+        corners = x + ((image * H + y) * W + left) * C
+        patches = _patches(corners, y, left, (m < end)[:, None], first_k, C, H, W, KY, KX, PY, PX, K, V)
+        use = (m < end)[:, None] & (f < FILTERS)[None, :]
+        grads = tl.load(grad + m[:, None] * FILTERS + f[None, :], mask=use, other=0.0)
+        if F < 64:  # the hardware's large products have 64 rows
+            sums = _product(patches, grads, sums, PRECISION, True)
         else:
-            use = (m < end)[:, None] & (k < depth)[None, :]
-            patches = tl.load(taps[None, :] + begin[:, None], mask=use, other=0.0)
-        use = (f < filters)[:, None] & (m < end)[None, :]
-        place = (m // pixels) * filters * pixels + m % pixels
-        grads = tl.load(rows[:, None] + place[None, :], mask=use, other=0.0)
-        sums = tl.dot(grads, patches, sums, input_precision=PRECISION)
-    row = out + ((lane * tl.num_programs(0) + part) * filters + f) * depth
-    tl.store(row[:, None] + k[None, :], sums, mask=(f < filters)[:, None] & (k < depth)[None, :])
+            sums = _product(grads, patches, sums, PRECISION, True)
+        if BIAS:
+            biases += grads.to(tl.float32)
+    return sums, tl.sum(biases, 0)
 
 
 @triton.jit
 def _correlate_deep(
-    x, grad, out, batch, height, width, filters, out_height, out_width, share,
-    C: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr,
-    M: tl.constexpr, PRECISION: tl.constexpr,
+    x, grad, of_weight, of_bias, batch, share,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    F: tl.constexpr, K: tl.constexpr, M: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What `_correlate` computes, for images, gradients and weights with channels last."""
+    """What `_correlate` computes, with channels last in images and filters, for a share of all pixels."""
     lane = tl.program_id(2).to(tl.int64)
     part = tl.program_id(0)
-    pixels = out_height * out_width
-    total = batch * pixels
-    pieces: tl.constexpr = (KX * C + K - 1) // K
-    tile = tl.program_id(1) % (KY * pieces)
-    f = (tl.program_id(1) // (KY * pieces)) * F + tl.arange(0, F)
-    k = (tile % pieces) * K + tl.arange(0, K)
-    row = tile // pieces
-    rows = x + lane * batch * height * width * C + row * width * C
-    grads = grad + lane * filters * total
-    sums = tl.zeros((F, K), dtype=tl.float32)
-    end = tl.minimum((part + 1) * share, total)
-    for first in range(part * share, end, M):
-        m = first + tl.arange(0, M)
-        pixel = m % pixels
-        begin = (((m // pixels) * height + pixel // out_width) * width + pixel % out_width) * C
-        use = (m < end)[:, None] & (k < KX * C)[None, :]
-        patches = tl.load(rows + begin[:, None] + k[None, :], mask=use, other=0.0)
-        use = (m < end)[:, None] & (f < filters)[None, :]
-        some = tl.load(grads + (m * filters)[:, None] + f[None, :], mask=use, other=0.0)
-        sums = tl.dot(tl.trans(some), patches, sums, input_precision=PRECISION)
-    begin = out + ((lane * tl.num_programs(0) + part) * filters + f) * (KY * KX * C) + row * KX * C
-    tl.store(begin[:, None] + k[None, :], sums, mask=(f < filters)[:, None] & (k < KX * C)[None, :])
+    depth: tl.constexpr = KY * KX * C
+    tiles: tl.constexpr = (depth + K - 1) // K
+    total = batch * (OH * OW)
+    tile = tl.program_id(1) % tiles
+    f = (tl.program_id(1) // tiles) * F + tl.arange(0, F)
+    begin, end = part * share, tl.minimum((part + 1) * share, total)
+    images, grads = x + lane * batch * (H * W * C), grad + lane * total * FILTERS
+    sums = tl.zeros((K, F) if F < 64 else (F, K), dtype=tl.float32)
+    row = ((lane * tl.num_programs(0) + part) * FILTERS + f).to(tl.int64)
+    if tile == 0:
+        sums, biases = _sums(
+            images, grads, f, 0, begin, end, sums,
+            C, H, W, FILTERS, OH, OW, KY, KX, PY, PX, F, K, M, V, PRECISION, True,
+        )  # fmt: skip
+        tl.store(of_bias + row, biases, mask=f < FILTERS)
+    else:
+        sums, _ = _sums(
+            images, grads, f, tile * K, begin, end, sums,
+            C, H, W, FILTERS, OH, OW, KY, KX, PY, PX, F, K, M, V, PRECISION, False,
+        )  # fmt: skip
+    k = tile * K + tl.arange(0, K)
+    if F < 64:
+        place, use = row[None, :] * depth + k[:, None], (f < FILTERS)[None, :] & (k < depth)[:, None]
+    else:
+        place, use = row[:, None] * depth + k[None, :], (f < FILTERS)[:, None] & (k < depth)[None, :]
+    tl.store(of_weight + place, sums, mask=use)
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The result of conv2d, without padding, of [lanes, batch, ...] images by [lanes, ...] weights.
+@triton.jit
+def _total(some, out, parts, size, N: tl.constexpr):
+    """out[n] = sum over parts of some[part, n], for every lane."""
+    lane = tl.program_id(1).to(tl.int64)
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    total = tl.zeros((N,), dtype=tl.float32)
+    for part in range(parts):
+        total += tl.load(some + (lane * parts + part) * size + n, mask=n < size, other=0.0)
+    tl.store(out + lane * size + n, total, mask=n < size)
 
-    All tensors are contiguous.
+
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], tile: Tile | None = None
+) -> Tensor:
+    """The result of conv2d, [lanes, batch, height, width, filters], with weights and biases for every lane.
+
+    The channels of images and weights come before height and width. All tensors are contiguous.
     """
     lanes, batch, channels, height, width = x.shape
-    filters, size = weight.shape[1], weight.shape[3:]
-    shape = (height - size[0] + 1, width - size[1] + 1)
-    out = x.new_empty(lanes, batch, filters, *shape)
-    block = _side(filters, 128)
-    _convolve[triton.cdiv(batch * shape[0] * shape[1], 128), triton.cdiv(filters, block), lanes](
-        x, weight, bias, out, batch, channels, height, width, filters, *shape, *size,
-        F=block, K=32, M=128, PRECISION=_precision(), TURN=x.dtype == torch.float32,
-        num_warps=4, num_stages=3,
+    sizes = _sizes(channels, height, width, weight.shape[1], weight.shape[3:], padding)
+    tile = tile or Tile(_side(sizes["FILTERS"], 64), _side(weight[0, 0].numel(), 32), 128, programs=4 * PROGRAMS)
+    out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
+    tiles = triton.cdiv(sizes["OH"] * sizes["OW"], tile.m) * triton.cdiv(sizes["FILTERS"], tile.f)
+    shares, share = _parts(batch, 1, tiles * lanes, tile.programs)
+    _convolve[tiles, shares, lanes](
+        x, weight, bias, out, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
+        PRECISION=_precision("split"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
 
 
-def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """What `convolve` computes, where the channels of images and weights (not of the result) come last."""
+def convolve_deep(
+    x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], tile: Tile | None = None
+) -> Tensor:
+    """What `convolve` computes, where the channels of images and weights come last."""
     lanes, batch, height, width, channels = x.shape
-    filters, size = weight.shape[1], weight.shape[2:4]
-    shape = (height - size[0] + 1, width - size[1] + 1)
-    out = x.new_empty(lanes, batch, filters, *shape)
-    block = _side(filters, 128)
-    _convolve_deep[triton.cdiv(batch * shape[0] * shape[1], 128), triton.cdiv(filters, block), lanes](
-        x, weight, bias, out, batch, height, width, filters, *shape,
-        C=channels, KY=size[0], KX=size[1], F=block, K=_side(size[1] * channels, 32), M=128,
-        PRECISION=_precision(), num_warps=4, num_stages=3,
+    sizes = _sizes(channels, height, width, weight.shape[1], weight.shape[2:4], padding)
+    tile = tile or Tile(_side(sizes["FILTERS"], 128), _side(weight[0, 0].numel(), 32), 128)
+    out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
+    pixels = batch * sizes["OH"] * sizes["OW"]
+    _convolve_deep[triton.cdiv(pixels, tile.m), triton.cdiv(sizes["FILTERS"], tile.f), lanes](
+        x, weight, bias, out, batch, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
+        PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
 
 
-def correlate(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
-    """The gradient of `convolve` with respect to its weights, in float32; `size` is that of the filters."""
+def correlate(
+    x: Tensor, grad: Tensor, size: list[int], padding: list[int], tile: Tile | None = None
+) -> tuple[Tensor, Tensor]:
+    """The gradients of `convolve` with respect to its weights and biases; `size` is that of the filters."""
     lanes, batch, channels, height, width = x.shape
-    filters, shape = grad.shape[2], grad.shape[3:]
-    total, depth = batch * shape[0] * shape[1], channels * size[0] * size[1]
-    block, block_k = _side(filters, 64), _side(depth, 64)
-    tiles = triton.cdiv(filters, block) * triton.cdiv(depth, block_k)
-    parts, share = _parts(total, lanes * tiles)
-    out = torch.empty(lanes, parts, filters, channels, *size, dtype=torch.float32, device=x.device)
+    sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
+    filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
+    tile = tile or Tile(_side(filters, 64), _side(depth, 32), 64)
+    tiles, pixels = triton.cdiv(filters, tile.f), triton.cdiv(sizes["OH"] * sizes["OW"], tile.m)
+    shares, share = _parts(batch, 1, tiles * pixels * lanes, tile.programs)
+    parts = shares * pixels
+    of_weight, of_bias = _room(x, lanes, parts, filters, (channels, *size))
     _correlate[parts, tiles, lanes](
-        x, grad, out, batch, channels, height, width, filters, *shape, share, *size,
-        F=block, K=block_k, M=32, PRECISION=_precision(), TURN=x.dtype == torch.float32,
-        num_warps=4, num_stages=3,
+        x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
+        PRECISION=_precision("split"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return out.sum(1)
+    return _summed(of_weight, x.dtype), _summed(of_bias, x.dtype)
 
 
-def correlate_deep(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
-    """What `correlate` computes, where the channels of images, gradients and the result come last."""
+def correlate_deep(
+    x: Tensor, grad: Tensor, size: list[int], padding: list[int], tile: Tile | None = None
+) -> tuple[Tensor, Tensor]:
+    """What `correlate` computes, where the channels of images and of weights come last."""
     lanes, batch, height, width, channels = x.shape
-    filters, shape = grad.shape[4], grad.shape[2:4]
-    low = x.itemsize < 4
-    block, block_k = _side(filters, 128 if low else 64), _side(size[1] * channels, 32 if low else 64)
-    tiles = triton.cdiv(filters, block) * size[0] * triton.cdiv(size[1] * channels, block_k)
-    parts, share = _parts(batch * shape[0] * shape[1], lanes * tiles)
-    out = torch.empty(lanes, parts, filters, *size, channels, dtype=torch.float32, device=x.device)
+    sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
+    filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
+    tile = tile or Tile(_side(filters, 128), _side(depth, 64), 64)
+    tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
+    parts, share = _parts(batch * sizes["OH"] * sizes["OW"], 4 * tile.m, tiles * lanes, tile.programs)
+    of_weight, of_bias = _room(x, lanes, parts, filters, (*size, channels))
     _correlate_deep[parts, tiles, lanes](
-        x, grad, out, batch, height, width, filters, *shape, share,
-        C=channels, KY=size[0], KX=size[1], F=block, K=block_k, M=64 if low else 32,
-        PRECISION=_precision(), num_warps=4, num_stages=3,
+        x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
+        PRECISION=_precision("turned"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return out.sum(1)
+    return _summed(of_weight, x.dtype), _summed(of_bias, x.dtype)
 
 
-def _parts(total: int, programs: int) -> tuple[int, int]:
-    """How many parts a long sum is cut into, and of how many terms each.
+def _sizes(
+    channels: int, height: int, width: int, filters: int, size: Sequence[int], padding: Sequence[int]
+) -> dict[str, int]:
+    """The constants of a kernel."""
+    return {
+        "C": channels, "H": height, "W": width, "FILTERS": filters,
+        "OH": height + 2 * padding[0] - size[0] + 1, "OW": width + 2 * padding[1] - size[1] + 1,
+        "KY": size[0], "KX": size[1], "PY": padding[0], "PX": padding[1],
+    }  # fmt: skip
+
+
+def _parts(total: int, least: int, programs: int, wanted: int) -> tuple[int, int]:
+    """How many parts a long range is cut into, and how long each is: at least so much, if there is as much.
 
     They run side by side. The cut depends on nothing but the sizes: results must repeat.
     """
-    parts = max(1, min(2 * PROGRAMS // programs, triton.cdiv(total, 256)))
-    share = triton.cdiv(triton.cdiv(total, parts), 64) * 64
+    parts = max(1, min(wanted // programs, total // least))
+    share = triton.cdiv(triton.cdiv(total, parts), least) * least
     return triton.cdiv(total, share), share
+
+
+def _room(x: Tensor, lanes: int, parts: int, filters: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Memory for the parts of gradients: full floats, unless a single part is the result already."""
+    dtype = x.dtype if parts == 1 else torch.float32
+    return tuple(
+        torch.empty(lanes, parts, filters, *rest, dtype=dtype, device=x.device) for rest in (shape, ())
+    )
+
+
+def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum over parts, [lanes, parts, ...], in the order of the parts."""
+    if parts.shape[1] == 1:
+        return parts.squeeze(1)
+    out = torch.empty(parts.shape[0], *parts.shape[2:], dtype=dtype, device=parts.device)
+    size = out[0].numel()
+    _total[triton.cdiv(size, 256), parts.shape[0]](parts, out, parts.shape[1], size, N=256, num_warps=4)
+    return out
 
 
 def _side(count: int, most: int) -> int:
@@ -255,5 +436,12 @@ def _side(count: int, most: int) -> int:
     return int(min(most, max(16, triton.next_power_of_2(count))))
 
 
-def _precision() -> str:
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+def _piece(x: Tensor) -> int:
+    """How many channels, which come last, always lie in one aligned piece of at most 16 bytes."""
+    channels = x.shape[-1]
+    return min(channels & -channels, 16 // x.itemsize)
+
+
+def _precision(fast: str) -> str:
+    """How products are taken: in full if torch is to do so, else as it is fast."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else fast
