@@ -159,7 +159,7 @@ def _channels_last(value: Tensor) -> Tensor:
 
 @torch.library.custom_op("consilience::convolve_lanes", mutates_args=())
 def convolve_lanes(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], deep: bool) -> Tensor:
-    """The result of conv2d on [lanes, batch, ...] images, with channels last; lanes have weights of their own.
+    """The result of conv2d on [lanes, batch, ...] images, with channels last; every lane has its own weights.
 
     Args:
         x: The images.
@@ -168,9 +168,9 @@ def convolve_lanes(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], 
         padding: The rows and the columns of zeros around images.
         deep: Whether the channels of images and weights are their last axis.
     """
-    from consilience.kernels import triton_convolution as triton_kernels
+    from consilience.kernels import triton_convolution as launches
 
-    kernel = triton_kernels.convolve_deep if deep else triton_kernels.convolve
+    kernel = launches.convolve_deep if deep else launches.convolve
     return kernel(x.contiguous(), weight.contiguous(), bias.contiguous(), padding)
 
 
@@ -194,9 +194,9 @@ def correlate_lanes(
         padding: The rows and the columns of zeros around images.
         deep: Whether the channels of images and weights are their last axis.
     """
-    from consilience.kernels import triton_convolution as triton_kernels
+    from consilience.kernels import triton_convolution as launches
 
-    kernel = triton_kernels.correlate_deep if deep else triton_kernels.correlate
+    kernel = launches.correlate_deep if deep else launches.correlate
     return kernel(x.contiguous(), grad.contiguous(), size, padding)
 
 
