@@ -13,36 +13,33 @@ from torch import Tensor
 
 from consilience.kernels import triton_kernels as kernels
 
-PROGRAMS = 1056
-"""How many programs a launch should have at least: eight for each multiprocessor of a large GPU."""
+UNITS = 132
+"""How many multiprocessors a large GPU has: programs are wanted in multiples of that."""
 
 
 class Tile(NamedTuple):
-    """What a program works on at a time: f filters, k weights of each and m pixels."""
+    """What a program works on at a time, as was measured to be fast: f filters, k weights and m pixels."""
 
     f: int
     k: int
     m: int
-    warps: int = 4
-    stages: int = 3
+    warps: int
+    stages: int
     """How far loads are ahead of products."""
-    programs: int = 2 * PROGRAMS
-    """How many programs are wanted, where a sum can be cut into parts."""
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], tile: Tile | None = None) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -> Tensor:
     """The result of conv2d, [lanes, batch, height, width, filters], with weights and biases for every lane.
 
     The channels of images and weights come before height and width. All tensors are contiguous.
     """
     lanes, batch, channels, height, width = x.shape
     sizes = _sizes(channels, height, width, weight.shape[1], weight.shape[3:], padding)
-    tile = tile or Tile(
-        _side(sizes["FILTERS"], 64), _side(weight[0, 0].numel(), 32), 64, programs=4 * PROGRAMS
-    )
+    stages = 1 if _full(x) else 3
+    tile = Tile(_side(sizes["FILTERS"], 64), _side(weight[0, 0].numel(), 32), 128, 4, stages)
     out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
     tiles = triton.cdiv(sizes["OH"] * sizes["OW"], tile.m) * triton.cdiv(sizes["FILTERS"], tile.f)
-    shares, share = _parts(batch, 1, tiles * lanes, tile.programs)
+    shares, share = _parts(batch, 1, tiles * lanes, 32 * UNITS)
     kernels.convolve[tiles, shares, lanes](
         x, weight, bias, out, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
         PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
@@ -50,13 +47,11 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], tile: 
     return out
 
 
-def convolve_deep(
-    x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], tile: Tile | None = None
-) -> Tensor:
+def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -> Tensor:
     """What `convolve` computes, where the channels of images and weights come last."""
     lanes, batch, height, width, channels = x.shape
     sizes = _sizes(channels, height, width, weight.shape[1], weight.shape[2:4], padding)
-    tile = tile or Tile(_side(sizes["FILTERS"], 128), _side(weight[0, 0].numel(), 32), 128)
+    tile = _tile_of_products(sizes["FILTERS"], channels, _full(x))
     out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
     pixels = batch * sizes["OH"] * sizes["OW"]
     kernels.convolve_deep[triton.cdiv(pixels, tile.m), triton.cdiv(sizes["FILTERS"], tile.f), lanes](
@@ -66,16 +61,14 @@ def convolve_deep(
     return out
 
 
-def correlate(
-    x: Tensor, grad: Tensor, size: list[int], padding: list[int], tile: Tile | None = None
-) -> tuple[Tensor, Tensor]:
+def correlate(x: Tensor, grad: Tensor, size: list[int], padding: list[int]) -> tuple[Tensor, Tensor]:
     """The gradients of `convolve` with respect to its weights and biases; `size` is that of the filters."""
     lanes, batch, channels, height, width = x.shape
     sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
     filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
-    tile = tile or Tile(_side(filters, 64), _side(depth, 32), 64)
+    tile = Tile(_side(filters, 64), _side(depth, 32), 64, 2, 1)
     tiles, pixels = triton.cdiv(filters, tile.f), triton.cdiv(sizes["OH"] * sizes["OW"], tile.m)
-    shares, share = _parts(batch, 1, tiles * pixels * lanes, tile.programs)
+    shares, share = _parts(batch, 1, tiles * pixels * lanes, 16 * UNITS)
     parts = shares * pixels
     of_weight, of_bias = _room(x, lanes, parts, filters, (channels, *size))
     kernels.correlate[parts, tiles, lanes](
@@ -85,17 +78,14 @@ def correlate(
     return _summed(of_weight, x.dtype), _summed(of_bias, x.dtype)
 
 
-def correlate_deep(
-    x: Tensor, grad: Tensor, size: list[int], padding: list[int], tile: Tile | None = None
-) -> tuple[Tensor, Tensor]:
+def correlate_deep(x: Tensor, grad: Tensor, size: list[int], padding: list[int]) -> tuple[Tensor, Tensor]:
     """What `correlate` computes, where the channels of images and of weights come last."""
     lanes, batch, height, width, channels = x.shape
     sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
     filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
-    low = x.itemsize < 4
-    tile = tile or Tile(_side(filters, 128), _side(depth, 64), 64 if low or filters <= 64 else 32)
+    tile, wanted = _tile_of_sums(filters, depth, _full(x))
     tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
-    parts, share = _parts(batch * sizes["OH"] * sizes["OW"], 4 * tile.m, tiles * lanes, tile.programs)
+    parts, share = _parts(batch * sizes["OH"] * sizes["OW"], 4 * tile.m, tiles * lanes, wanted)
     of_weight, of_bias = _room(x, lanes, parts, filters, (*size, channels))
     kernels.correlate_deep[parts, tiles, lanes](
         x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
@@ -142,6 +132,35 @@ def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
         parts, out, parts.shape[1], size, N=256, num_warps=4
     )
     return out
+
+
+def _tile_of_products(filters: int, channels: int, full: bool) -> Tile:
+    """The tile of `convolve_deep`, whose sums are over the weights of a filter."""
+    f = _side(filters, 128)
+    if full:
+        return Tile(f, 32, 256, 8, 3) if f == 32 else Tile(f, 32, 128, 4, 3)
+    if channels % 64:
+        return Tile(f, 32, 128, 4, 4)
+    return Tile(f, 64, 128, 8 if f == 128 else 4, 3)
+
+
+def _tile_of_sums(filters: int, depth: int, full: bool) -> tuple[Tile, int]:
+    """The tile of `correlate_deep`, whose sums are over pixels, and how many programs are wanted.
+
+    Parts of sums have to be written and added up, so that more of them pay for full floats alone.
+    """
+    f = _side(filters, 128)
+    short, long = _side(depth, 64), _side(depth, 128)
+    if full and f == 128:
+        return Tile(f, long, 32, 8, 3), 2 * UNITS
+    if full:
+        return Tile(f, short, 64, 4, 1) if f == 64 else Tile(f, long, 32, 4, 3), 8 * UNITS
+    return Tile(f, long, 64, 4, 3) if f == 128 else Tile(f, short, 64, 4, 4), 2 * UNITS
+
+
+def _full(x: Tensor) -> bool:
+    """Whether numbers are full floats and not ones of 16 bits."""
+    return x.itemsize == 4
 
 
 def _side(count: int, most: int) -> int:

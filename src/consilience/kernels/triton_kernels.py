@@ -13,7 +13,7 @@ images and filters are constants of a kernel: divisions by them cost next to not
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: N803, PLR1714
+# ruff: noqa: N803
 
 from __future__ import annotations
 
@@ -23,14 +23,10 @@ import triton.language as tl
 
 @triton.jit
 def _halves(tile):
-    """Two tiles of 16 bits whose sum is, up to the last bits, a tile of full floats."""
-    high = tile.to(tl.bfloat16)
-    return high, (tile - high.to(tl.float32)).to(tl.bfloat16)
+    """Two tiles of 16 bits whose sum is, up to the last bits, a tile of full floats.
 
-
-@triton.jit
-def _halves_here(tile):
-    """What `_halves` gives, in the hardware's words: the compiler would turn a tile before it halves it."""
+    In the hardware's words, because the compiler would turn a tile before it halves it.
+    """
     return tl.inline_asm_elementwise(
         """{
         .reg .b32 first, second;
@@ -54,14 +50,14 @@ def _product(a, b, sums, PRECISION: tl.constexpr, TURN: tl.constexpr):
     """The sums with the product of two tiles added, of which TURN says that the first one is to be turned.
 
     Products of full floats want the summed axis contiguous in shared memory, those of 16 bits do not mind.
-    So "split" takes a full float as two halves, which is more exact than one product of "tf32" and faster
-    than turning a tile; "turned" halves it before it is turned.
+    So "turned" takes a full float as two halves before it is turned, which is faster and more exact than
+    one product of "tf32".
     """
     if a.dtype != tl.float32:
         sums = tl.dot(tl.trans(a) if TURN else a, b, sums)
-    elif PRECISION == "split" or PRECISION == "turned":
-        high_a, low_a = _halves(a) if PRECISION == "split" else _halves_here(a)
-        high_b, low_b = _halves(b) if PRECISION == "split" else _halves_here(b)
+    elif PRECISION == "turned":
+        high_a, low_a = _halves(a)
+        high_b, low_b = _halves(b)
         if TURN:
             high_a, low_a = tl.trans(high_a), tl.trans(low_a)
         sums = tl.dot(low_a, high_b, sums)
