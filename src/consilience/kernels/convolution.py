@@ -16,6 +16,7 @@ from torch.nn.grad import conv2d_weight
 
 from consilience.kernels import cpu_convolution
 from consilience.kernels.cpu_convolution import Pair
+from consilience.kernels.lanes import in_memory, lanes_first
 from consilience.torch_internals import autocast_type, recast
 
 SHALLOW = 32
@@ -107,7 +108,7 @@ class _Convolve(torch.autograd.Function):
             images = x.movedim(dims[0], 0)
             flat = _convolve(images.flatten(0, 1), weight, bias, padding, free)
             return flat.reshape(*images.shape[:2], *flat.shape[1:]), 0
-        x, weight, bias = (_lanes(v, d, info) for v, d in zip((x, weight, bias), dims, strict=False))
+        x, weight, bias = (lanes_first(v, d, info) for v, d in zip((x, weight, bias), dims, strict=False))
         deep = weight[0, 0].numel() > SHALLOW
         if deep:
             x, weight = _channels_last(x), _channels_last(weight)
@@ -142,19 +143,18 @@ class _Correlate(torch.autograd.Function):
     def vmap(
         info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, padding: Pair, size: Pair
     ) -> tuple[Any, Any]:
-        x, grad = _lanes(x, dims[0], info), _channels_last(_lanes(grad, dims[1], info))
+        x, grad = lanes_first(x, dims[0], info), _channels_last(lanes_first(grad, dims[1], info))
         if x.shape[2] * size[0] * size[1] <= SHALLOW:
             return correlate_lanes(x, grad, list(size), list(padding), False), (0, 0)
         of_weight, of_bias = correlate_lanes(_channels_last(x), grad, list(size), list(padding), True)
         return (of_weight.movedim(-1, 2), of_bias), (0, 0)
 
 
-def _lanes(value: Tensor, dim: int | None, info: Any) -> Tensor:
-    return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-
-
 def _channels_last(value: Tensor) -> Tensor:
-    return value.permute(0, 1, 3, 4, 2).contiguous()
+    order = (0, 1, 3, 4, 2)
+    if value.permute(order).is_contiguous():
+        return in_memory(value).permute(order)
+    return value.permute(order).contiguous()
 
 
 @torch.library.custom_op("consilience::convolve_lanes", mutates_args=())
@@ -209,7 +209,7 @@ def _(x: Tensor, grad: Tensor, size: list[int], padding: list[int], deep: bool) 
 
 def _merged(info: Any, dims: tuple[Any, ...], values: tuple[Tensor, ...]) -> list[Tensor]:
     """The tensors of lanes of lanes, as those of more lanes."""
-    return [_lanes(value, dim, info).flatten(0, 1) for value, dim in zip(values, dims, strict=False)]
+    return [lanes_first(value, dim, info).flatten(0, 1) for value, dim in zip(values, dims, strict=False)]
 
 
 @convolve_lanes.register_vmap
