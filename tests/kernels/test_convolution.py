@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from consilience.kernels.convolution import Convolution, _convolve
+from consilience.kernels.convolution import (
+    Convolution,
+    _channels_last,
+    _convolve,
+    convolve_lanes,
+    correlate_lanes,
+)
 
 SHAPES = [
     # batch, channels, height, width, filters, size, padding
@@ -73,6 +79,48 @@ def test_many_clients_at_once_on_a_gpu(shape, lanes):
         pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
         for value, reference in pairs:
             assert (value - reference).norm() <= 1e-4 * reference.norm()
+
+
+def operations(shape: tuple[int, ...], deep: bool, device: str):
+    """Both operations with arguments, for two lanes, and the shapes of their results."""
+    batch, channels, height, width, filters, size, padding = shape
+    x, weight, bias = tensors(shape, (2,), device=device)
+    if deep:
+        x, weight = _channels_last(x), _channels_last(weight)
+    outside = 2 * padding - size + 1
+    out = (2, batch, height + outside, width + outside, filters)
+    of_weight = (2, filters, size, size, channels) if deep else (2, filters, channels, size, size)
+    paddings = [padding, padding]
+    return [
+        (convolve_lanes, (x, weight, bias, paddings, deep), [out]),
+        (correlate_lanes, (x, x.new_ones(out), [size, size], paddings, deep), [of_weight, (2, filters)]),
+    ]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_compilers_are_told_the_shapes(shape, deep):
+    for operation, arguments, shapes in operations(shape, deep, "meta"):
+        found = operation(*arguments)
+        found = found if isinstance(found, tuple) else (found,)
+        assert [value.shape for value in found] == shapes
+        assert all(value.is_contiguous() for value in found)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_compilers_are_told_is_so(deep):
+    for operation, arguments, _ in operations(SHAPES[0], deep, "cuda"):
+        torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("free", [False, True])
+def test_only_free_results_lie_in_another_order(free):
+    x, weight, bias = tensors(SHAPES[0], (3,), device="cuda")
+    found = torch.func.vmap(lambda *given: _convolve(*given, (1, 1), free))(x, weight, bias)
+    assert found.is_contiguous() != free
+    assert found.movedim(2, -1).is_contiguous() == free
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Pooling with the batch last in memory is torch's own, with its gradients of first and second order."""
+"""Pooling of ours is torch's own, with its gradients of first and second order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from consilience.engine.executors.program import record
+from consilience.kernels.gpu_pooling import pool
 from consilience.kernels.pooling import Pooling
 from consilience.learning.layers import convert
 
@@ -46,6 +47,45 @@ def test_many_clients_at_once():
     for made in (torch.func.grad, second_order):
         wanted = torch.stack([made(plain)(lane) for lane in x])
         assert_close(torch.func.vmap(made(ours))(x), wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("few", [False, True])
+def test_what_gpus_do_is_torchs_own_for_one_client_and_for_lanes_of_lanes(few, relu):
+    def ours(x: Tensor) -> Tensor:
+        return pool(x, relu).sin().sum()
+
+    def plain(x: Tensor) -> Tensor:
+        return F.max_pool2d(x.relu() if relu else x, 2).sin().sum()
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 5, 8, 6, 4, dtype=torch.float64)
+    x = (x.round() if few else x).movedim(-1, -3)
+    lane = x[0, 0]
+    assert torch.equal(pool(lane, relu), F.max_pool2d(lane.relu() if relu else lane, 2))
+    for made in (torch.func.grad, second_order):
+        wanted = torch.stack([made(plain)(one) for one in x.flatten(0, 1)]).reshape(x.shape)
+        assert_close(made(ours)(lane), wanted[0, 0], rtol=1e-12, atol=1e-12)
+        found = torch.func.vmap(torch.func.vmap(made(ours)), 1, 1)(x)
+        assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_what_gpus_do_leaves_channels_last_in_memory_and_keeps_a_byte_a_window():
+    x = torch.randn(2, 6, 4, 5).movedim(-1, -3)
+    program = record(
+        lambda given: (torch.func.grad(lambda x: pool(x, True).sum())(given), pool(given, True)), [x]
+    )
+    assert all(value.movedim(-3, -1).is_contiguous() for value in program(x))
+    kept = [node for node in program.graph.nodes if "as_strided" in str(node.target)]
+    assert any(node.all_input_nodes[0].name.startswith("where") for node in kept)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_images_of_gpus_with_channels_last_are_pooled_so():
+    x = torch.randn(2, 3, 6, 4, 5, device="cuda").movedim(-1, -3)
+    for images, own in ((x, True), (x.contiguous(), False)):
+        program = record(lambda given: (torch.func.vmap(Pooling.of(nn.MaxPool2d(2)))(given),), [images])
+        assert own == any("maximum" in str(node.target) for node in program.graph.nodes)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +127,20 @@ def test_layers_are_free_in_their_layout_where_only_layers_read_them():
     assert convolutions == [False, False, True, False]
     pools = [isinstance(one, Pooling) for one in layers.modules() if isinstance(one, nn.MaxPool2d)]
     assert pools == [False, False, True, False]
+
+
+def test_relus_beside_pooling_are_part_of_it():
+    relu = nn.ReLU()  # one layer in three places
+    plain = nn.Sequential(
+        nn.Conv2d(1, 2, 3), relu, nn.MaxPool2d(2), nn.Conv2d(2, 2, 2), nn.MaxPool2d(2), relu,
+        nn.Flatten(), nn.Linear(18, 4), relu,
+    )  # fmt: skip
+    layers = convert(plain)
+    assert [layer.relu for layer in layers if isinstance(layer, Pooling)] == [True, True]
+    assert [type(layer) for layer in layers].count(nn.ReLU) == 1
+    x = torch.randn(3, 1, 16, 16)
+    assert torch.equal(layers(x), plain(x))
+    for found, wanted in zip(
+        *(torch.autograd.grad(one(x).sum(), one.parameters()) for one in (layers, plain)), strict=True
+    ):
+        assert_close(found, wanted)

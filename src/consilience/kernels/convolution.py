@@ -16,6 +16,7 @@ from torch.nn.grad import conv2d_weight
 
 from consilience.kernels import cpu_convolution
 from consilience.kernels.cpu_convolution import Pair
+from consilience.kernels.lanes import in_memory, lanes_first
 from consilience.torch_internals import autocast_type, recast
 
 SHALLOW = 32
@@ -61,11 +62,11 @@ class Convolution(nn.Conv2d):
         low = autocast_type(x.device.type)
         if low is not None:
             x, weight, bias = x.to(low), weight.to(low), bias.to(low)
-        return _convolve(x, weight, bias, padding)
+        return _convolve(x, weight, bias, padding, self.free)
 
 
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair) -> Tensor:
-    return cast(Tensor, _Convolve.apply(x, weight, bias, padding))  # type: ignore[no-untyped-call]
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair, free: bool = True) -> Tensor:
+    return cast(Tensor, _Convolve.apply(x, weight, bias, padding, free))  # type: ignore[no-untyped-call]
 
 
 def _correlate(x: Tensor, grad: Tensor, padding: Pair, size: Pair) -> tuple[Tensor, Tensor]:
@@ -79,39 +80,40 @@ def _turned(grad: Tensor, weight: Tensor, padding: Pair) -> Tensor:
 
 
 class _Convolve(torch.autograd.Function):
-    """conv2d with a bias."""
+    """conv2d with a bias; `free` says whether the result may lie in memory in any order."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair) -> Tensor:
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair, free: bool) -> Tensor:
         return F.conv2d(x, weight, bias, padding=padding)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        x, weight, _, ctx.padding = inputs
+        x, weight, _, ctx.padding, _ = inputs
         ctx.save_for_backward(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
         of_x = _turned(grad, weight, ctx.padding) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
-            return of_x, None, grad.sum((0, 2, 3)), None
+            return of_x, None, grad.sum((0, 2, 3)), None, None
         of_weight, of_bias = _correlate(x, grad, ctx.padding, (weight.shape[2], weight.shape[3]))
-        return of_x, of_weight, of_bias, None
+        return of_x, of_weight, of_bias, None, None
 
     @staticmethod
     def vmap(
-        info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor, padding: Pair
+        info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor, padding: Pair, free: bool
     ) -> tuple[Any, int]:
         if dims[1] is None and dims[2] is None:  # the same weights for all: one larger batch
             images = x.movedim(dims[0], 0)
-            flat = _convolve(images.flatten(0, 1), weight, bias, padding)
+            flat = _convolve(images.flatten(0, 1), weight, bias, padding, free)
             return flat.reshape(*images.shape[:2], *flat.shape[1:]), 0
-        x, weight, bias = (_lanes(v, d, info) for v, d in zip((x, weight, bias), dims, strict=False))
-        x = _padded(x, padding)
-        if weight[0, 0].numel() > SHALLOW:
-            return convolve_lanes(_channels_last(x), _channels_last(weight), bias, True), 0
-        return convolve_lanes(x, weight, bias, False), 0
+        x, weight, bias = (lanes_first(v, d, info) for v, d in zip((x, weight, bias), dims, strict=False))
+        deep = weight[0, 0].numel() > SHALLOW
+        if deep:
+            x, weight = _channels_last(x), _channels_last(weight)
+        out = convolve_lanes(x, weight, bias, list(padding), deep).movedim(-1, 2)
+        return out if free else out.contiguous(), 0
 
 
 class _Correlate(torch.autograd.Function):
@@ -141,90 +143,86 @@ class _Correlate(torch.autograd.Function):
     def vmap(
         info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, padding: Pair, size: Pair
     ) -> tuple[Any, Any]:
-        x, grad = _padded(_lanes(x, dims[0], info), padding), _lanes(grad, dims[1], info)
-        if x.shape[2] * size[0] * size[1] > SHALLOW:
-            of_weight, of_bias = correlate_lanes(_channels_last(x), _channels_last(grad), list(size), True)
-            return (of_weight.movedim(-1, 2), of_bias), (0, 0)
-        return correlate_lanes(x, grad, list(size), False), (0, 0)
-
-
-def _lanes(value: Tensor, dim: int | None, info: Any) -> Tensor:
-    return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-
-
-def _padded(x: Tensor, padding: Pair) -> Tensor:
-    return F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
+        x, grad = lanes_first(x, dims[0], info), _channels_last(lanes_first(grad, dims[1], info))
+        if x.shape[2] * size[0] * size[1] <= SHALLOW:
+            return correlate_lanes(x, grad, list(size), list(padding), False), (0, 0)
+        of_weight, of_bias = correlate_lanes(_channels_last(x), grad, list(size), list(padding), True)
+        return (of_weight.movedim(-1, 2), of_bias), (0, 0)
 
 
 def _channels_last(value: Tensor) -> Tensor:
-    return value.permute(0, 1, 3, 4, 2).contiguous()
+    order = (0, 1, 3, 4, 2)
+    if value.permute(order).is_contiguous():
+        return in_memory(value).permute(order)
+    return value.permute(order).contiguous()
 
 
 @torch.library.custom_op("consilience::convolve_lanes", mutates_args=())
-def convolve_lanes(x: Tensor, weight: Tensor, bias: Tensor, last: bool) -> Tensor:
-    """The result of conv2d, without padding, on [lanes, batch, ...] images; lanes have weights of their own.
+def convolve_lanes(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], deep: bool) -> Tensor:
+    """The result of conv2d on [lanes, batch, ...] images, with channels last; every lane has its own weights.
 
     Args:
         x: The images.
         weight: [lanes, filters, ...].
         bias: [lanes, filters].
-        last: Whether the channels of images and weights are their last axis.
+        padding: The rows and the columns of zeros around images.
+        deep: Whether the channels of images and weights are their last axis.
     """
-    from consilience.kernels import triton_convolution as triton_kernels
+    from consilience.kernels import triton_convolution as launches
 
-    kernel = triton_kernels.convolve_deep if last else triton_kernels.convolve
-    return kernel(x.contiguous(), weight.contiguous(), bias.contiguous())
+    kernel = launches.convolve_deep if deep else launches.convolve
+    return kernel(x.contiguous(), weight.contiguous(), bias.contiguous(), padding)
 
 
 @convolve_lanes.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, last: bool) -> Tensor:
-    first = 2 if last else 3
-    shape = (x.shape[axis] - weight.shape[axis] + 1 for axis in (first, first + 1))
-    return x.new_empty(*x.shape[:2], weight.shape[1], *shape)
+def _(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int], deep: bool) -> Tensor:
+    first = 2 if deep else 3
+    shape = (x.shape[first + i] + 2 * padding[i] - weight.shape[first + i] + 1 for i in (0, 1))
+    return x.new_empty(*x.shape[:2], *shape, weight.shape[1])
 
 
 @torch.library.custom_op("consilience::correlate_lanes", mutates_args=())
-def correlate_lanes(x: Tensor, grad: Tensor, size: list[int], last: bool) -> tuple[Tensor, Tensor]:
+def correlate_lanes(
+    x: Tensor, grad: Tensor, size: list[int], padding: list[int], deep: bool
+) -> tuple[Tensor, Tensor]:
     """The gradients of `convolve_lanes` with respect to its weights and its biases.
 
     Args:
         x: The images.
         grad: The gradient with respect to the result.
         size: The height and the width of the filters.
-        last: Whether the channels of images and gradients are their last axis.
+        padding: The rows and the columns of zeros around images.
+        deep: Whether the channels of images and weights are their last axis.
     """
-    from consilience.kernels import triton_convolution as triton_kernels
+    from consilience.kernels import triton_convolution as launches
 
-    kernel = triton_kernels.correlate_deep if last else triton_kernels.correlate
-    grad = grad.contiguous()
-    of_weight = kernel(x.contiguous(), grad, size)
-    return of_weight.to(x.dtype), grad.sum((1, 2, 3) if last else (1, 3, 4))
+    kernel = launches.correlate_deep if deep else launches.correlate
+    return kernel(x.contiguous(), grad.contiguous(), size, padding)
 
 
 @correlate_lanes.register_fake
-def _(x: Tensor, grad: Tensor, size: list[int], last: bool) -> tuple[Tensor, Tensor]:
-    axis = 4 if last else 2
-    lanes, filters, channels = x.shape[0], grad.shape[axis], x.shape[axis]
-    shape = (*size, channels) if last else (channels, *size)
+def _(x: Tensor, grad: Tensor, size: list[int], padding: list[int], deep: bool) -> tuple[Tensor, Tensor]:
+    lanes, filters, channels = x.shape[0], grad.shape[4], x.shape[4 if deep else 2]
+    shape = (*size, channels) if deep else (channels, *size)
     return x.new_empty(lanes, filters, *shape), grad.new_empty(lanes, filters)
 
 
 def _merged(info: Any, dims: tuple[Any, ...], values: tuple[Tensor, ...]) -> list[Tensor]:
     """The tensors of lanes of lanes, as those of more lanes."""
-    return [_lanes(value, dim, info).flatten(0, 1) for value, dim in zip(values, dims, strict=False)]
+    return [lanes_first(value, dim, info).flatten(0, 1) for value, dim in zip(values, dims, strict=False)]
 
 
 @convolve_lanes.register_vmap
 def _(
-    info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor, last: bool
+    info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor, *rest: Any
 ) -> tuple[Tensor, int]:
-    merged = convolve_lanes(*_merged(info, dims, (x, weight, bias)), last)
+    merged = convolve_lanes(*_merged(info, dims, (x, weight, bias)), *rest)
     return merged.unflatten(0, (info.batch_size, -1)), 0
 
 
 @correlate_lanes.register_vmap
 def _(
-    info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, size: list[int], last: bool
+    info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, *rest: Any
 ) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
-    merged = correlate_lanes(*_merged(info, dims, (x, grad)), size, last)
+    merged = correlate_lanes(*_merged(info, dims, (x, grad)), *rest)
     return tuple(value.unflatten(0, (info.batch_size, -1)) for value in merged), (0, 0)

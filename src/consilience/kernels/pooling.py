@@ -1,4 +1,7 @@
-"""Max-pooling of images whose batch is the last axis in memory, as `cpu_convolution` leaves them."""
+"""Max-pooling of images that lie in memory as convolutions leave them.
+
+That is with the batch last on a CPU (`cpu_convolution`) and with channels last on a GPU (`gpu_pooling`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from consilience.kernels import gpu_pooling
 from consilience.kernels.cpu_convolution import lane_by_lane
 from consilience.torch_internals import recast
 
@@ -14,10 +18,15 @@ from consilience.torch_internals import recast
 class Pooling(nn.MaxPool2d):
     """The larger of two neighbours along each axis; of equal ones the first, as torch has it."""
 
+    relu: bool
+    """Whether a ReLU comes with it: before or after, which is the same."""
+
     @classmethod
-    def of(cls, plain: nn.MaxPool2d) -> Pooling:
+    def of(cls, plain: nn.MaxPool2d, *, relu: bool = False) -> Pooling:
         """A plain layer as one of these."""
-        return recast(cls, plain)
+        layer = recast(cls, plain)
+        layer.relu = relu
+        return layer
 
     @staticmethod
     def fits(layer: nn.Module) -> bool:
@@ -35,9 +44,13 @@ class Pooling(nn.MaxPool2d):
     def forward(self, x: Tensor) -> Tensor:
         """The maxima of images [batch, channels, height, width], with half the height and width."""
         even = x.ndim == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
-        if not (even and x.is_cpu and x.stride(0) == 1):
-            return cast(Tensor, super().forward(x))
-        return _larger(_larger(x.permute(2, 1, 3, 0), 2), 0).permute(3, 1, 0, 2)
+        if even and x.is_cuda and x.stride(1) == 1:
+            return gpu_pooling.pool(x, self.relu)
+        if even and x.is_cpu and x.stride(0) == 1:
+            found = _larger(_larger(x.permute(2, 1, 3, 0), 2), 0).permute(3, 1, 0, 2)
+        else:
+            found = cast(Tensor, super().forward(x))
+        return found.relu() if self.relu else found
 
 
 def _larger(x: Tensor, axis: int) -> Tensor:

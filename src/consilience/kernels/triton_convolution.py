@@ -1,253 +1,166 @@
-"""Triton kernels: convolutions of many lanes, as products with patches that are gathered on the fly.
+"""How the kernels for convolutions of many lanes are launched: tiles and parts, chosen by sizes alone."""
 
-A lane is the place of one client in a stacked computation.
-
-The patches of an image are a matrix: entry (k, m) is what the k-th weight of a filter sees at the m-th
-pixel of the output. Its place in memory is a sum of one number for k and one for m, so that it costs an
-addition to find. Products of full floats want their inner side contiguous in shared memory, those of
-bfloat16 do not mind: TURN says which way a tile of patches is read.
-"""
-
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: N803
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 1056
-"""How many programs a launch should have at least: eight for each multiprocessor of a large GPU."""
+from consilience.kernels import triton_kernels as kernels
+
+UNITS = 132
+"""How many multiprocessors a large GPU has: programs are wanted in multiples of that."""
 
 
-@triton.jit
-def _pixel(m, pixels, stride, height, width, out_width):
-    """Where the patch of an output pixel begins; m counts over all images."""
-    pixel = m % pixels
-    return (m // pixels) * stride + (pixel // out_width) * width + pixel % out_width
+class Tile(NamedTuple):
+    """What a program works on at a time, as was measured to be fast: f filters, k weights and m pixels."""
+
+    f: int
+    k: int
+    m: int
+    warps: int
+    stages: int
+    """How far loads are ahead of products."""
 
 
-@triton.jit
-def _tap(k, height, width, KY: tl.constexpr, KX: tl.constexpr):
-    """How far into a patch the k-th weight looks."""
-    tap = k % (KY * KX)
-    return (k // (KY * KX)) * height * width + (tap // KX) * width + tap % KX
+def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -> Tensor:
+    """The result of conv2d, [lanes, batch, height, width, filters], with weights and biases for every lane.
 
-
-@triton.jit
-def _convolve(
-    x, weight, bias, out, batch, channels, height, width, filters, out_height, out_width,
-    KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
-    PRECISION: tl.constexpr, TURN: tl.constexpr,
-):  # fmt: skip
-    """out[f, m] = bias[f] + sum over k of weight[f, k] patches[k, m]."""
-    lane = tl.program_id(2).to(tl.int64)
-    pixels = out_height * out_width
-    stride = channels * height * width
-    total, depth = batch * pixels, channels * KY * KX
-    m = tl.program_id(0) * M + tl.arange(0, M)
-    f = tl.program_id(1) * F + tl.arange(0, F)
-    begin = x + lane * batch * stride + _pixel(m, pixels, stride, height, width, out_width)
-    weights = weight + (lane * filters + f) * depth
-    products = tl.zeros((F, M), dtype=tl.float32)
-    for first in range(0, depth, K):
-        k = first + tl.arange(0, K)
-        taps = _tap(k, height, width, KY, KX)
-        if TURN:
-            use = (m < total)[:, None] & (k < depth)[None, :]
-            patches = tl.trans(tl.load(begin[:, None] + taps[None, :], mask=use, other=0.0))
-        else:
-            use = (k < depth)[:, None] & (m < total)[None, :]
-            patches = tl.load(begin[None, :] + taps[:, None], mask=use, other=0.0)
-        use = (f < filters)[:, None] & (k < depth)[None, :]
-        products = tl.dot(
-            tl.load(weights[:, None] + k[None, :], mask=use, other=0.0),
-            patches,
-            products,
-            input_precision=PRECISION,
-        )
-    products += tl.load(bias + lane * filters + f, mask=f < filters, other=0.0).to(tl.float32)[:, None]
-    place = out + lane * filters * total + (m // pixels) * filters * pixels + m % pixels
-    tl.store(place[None, :] + (f * pixels)[:, None], products, (f < filters)[:, None] & (m < total)[None, :])
-
-
-@triton.jit
-def _convolve_deep(
-    x, weight, bias, out, batch, height, width, filters, out_height, out_width,
-    C: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr,
-    M: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """What `_convolve` computes, with channels last: a row of a patch lies in one piece."""
-    lane = tl.program_id(2).to(tl.int64)
-    pixels = out_height * out_width
-    total = batch * pixels
-    m = tl.program_id(0) * M + tl.arange(0, M)
-    f = tl.program_id(1) * F + tl.arange(0, F)
-    pixel = m % pixels
-    begin = ((m // pixels) * height + pixel // out_width) * width + pixel % out_width
-    begin = x + lane * batch * height * width * C + begin * C
-    weights = weight + (lane * filters + f) * (KY * KX * C)
-    pieces: tl.constexpr = (KX * C + K - 1) // K
-    products = tl.zeros((M, F), dtype=tl.float32)
-    for step in range(KY * pieces):
-        row = step // pieces
-        k = (step % pieces) * K + tl.arange(0, K)
-        use = (m < total)[:, None] & (k < KX * C)[None, :]
-        patches = tl.load(begin[:, None] + (row * width * C + k)[None, :], mask=use, other=0.0)
-        use = (f < filters)[:, None] & (k < KX * C)[None, :]
-        filtering = tl.load(weights[:, None] + (row * KX * C + k)[None, :], mask=use, other=0.0)
-        products = tl.dot(patches, tl.trans(filtering), products, input_precision=PRECISION)
-    products += tl.load(bias + lane * filters + f, mask=f < filters, other=0.0).to(tl.float32)[None, :]
-    place = out + lane * filters * total + (m // pixels) * filters * pixels + m % pixels
-    tl.store(place[:, None] + (f * pixels)[None, :], products, (m < total)[:, None] & (f < filters)[None, :])
-
-
-@triton.jit
-def _correlate(
-    x, grad, out, batch, channels, height, width, filters, out_height, out_width, share,
-    KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
-    PRECISION: tl.constexpr, TURN: tl.constexpr,
-):  # fmt: skip
-    """out[part, f, k] = sum over a share of m of grad[f, m] patches[k, m]."""
-    lane = tl.program_id(2).to(tl.int64)
-    part = tl.program_id(0)
-    pixels = out_height * out_width
-    stride = channels * height * width
-    total, depth = batch * pixels, channels * KY * KX
-    tiles = tl.cdiv(depth, K)
-    f = (tl.program_id(1) // tiles) * F + tl.arange(0, F)
-    k = (tl.program_id(1) % tiles) * K + tl.arange(0, K)
-    taps = x + lane * batch * stride + _tap(k, height, width, KY, KX)
-    rows = grad + lane * filters * total + f * pixels
-    sums = tl.zeros((F, K), dtype=tl.float32)
-    end = tl.minimum((part + 1) * share, total)
-    for first in range(part * share, end, M):
-        m = first + tl.arange(0, M)
-        begin = _pixel(m, pixels, stride, height, width, out_width)
-        if TURN:
-            use = (k < depth)[:, None] & (m < end)[None, :]
-            patches = tl.trans(tl.load(taps[:, None] + begin[None, :], mask=use, other=0.0))
-        else:
-            use = (m < end)[:, None] & (k < depth)[None, :]
-            patches = tl.load(taps[None, :] + begin[:, None], mask=use, other=0.0)
-        use = (f < filters)[:, None] & (m < end)[None, :]
-        place = (m // pixels) * filters * pixels + m % pixels
-        grads = tl.load(rows[:, None] + place[None, :], mask=use, other=0.0)
-        sums = tl.dot(grads, patches, sums, input_precision=PRECISION)
-    row = out + ((lane * tl.num_programs(0) + part) * filters + f) * depth
-    tl.store(row[:, None] + k[None, :], sums, mask=(f < filters)[:, None] & (k < depth)[None, :])
-
-
-@triton.jit
-def _correlate_deep(
-    x, grad, out, batch, height, width, filters, out_height, out_width, share,
-    C: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, F: tl.constexpr, K: tl.constexpr,
-    M: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """What `_correlate` computes, for images, gradients and weights with channels last."""
-    lane = tl.program_id(2).to(tl.int64)
-    part = tl.program_id(0)
-    pixels = out_height * out_width
-    total = batch * pixels
-    pieces: tl.constexpr = (KX * C + K - 1) // K
-    tile = tl.program_id(1) % (KY * pieces)
-    f = (tl.program_id(1) // (KY * pieces)) * F + tl.arange(0, F)
-    k = (tile % pieces) * K + tl.arange(0, K)
-    row = tile // pieces
-    rows = x + lane * batch * height * width * C + row * width * C
-    grads = grad + lane * filters * total
-    sums = tl.zeros((F, K), dtype=tl.float32)
-    end = tl.minimum((part + 1) * share, total)
-    for first in range(part * share, end, M):
-        m = first + tl.arange(0, M)
-        pixel = m % pixels
-        begin = (((m // pixels) * height + pixel // out_width) * width + pixel % out_width) * C
-        use = (m < end)[:, None] & (k < KX * C)[None, :]
-        patches = tl.load(rows + begin[:, None] + k[None, :], mask=use, other=0.0)
-        use = (m < end)[:, None] & (f < filters)[None, :]
-        some = tl.load(grads + (m * filters)[:, None] + f[None, :], mask=use, other=0.0)
-        sums = tl.dot(tl.trans(some), patches, sums, input_precision=PRECISION)
-    begin = out + ((lane * tl.num_programs(0) + part) * filters + f) * (KY * KX * C) + row * KX * C
-    tl.store(begin[:, None] + k[None, :], sums, mask=(f < filters)[:, None] & (k < KX * C)[None, :])
-
-
-def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The result of conv2d, without padding, of [lanes, batch, ...] images by [lanes, ...] weights.
-
-    All tensors are contiguous.
+    The channels of images and weights come before height and width. All tensors are contiguous.
     """
     lanes, batch, channels, height, width = x.shape
-    filters, size = weight.shape[1], weight.shape[3:]
-    shape = (height - size[0] + 1, width - size[1] + 1)
-    out = x.new_empty(lanes, batch, filters, *shape)
-    block = _side(filters, 128)
-    _convolve[triton.cdiv(batch * shape[0] * shape[1], 128), triton.cdiv(filters, block), lanes](
-        x, weight, bias, out, batch, channels, height, width, filters, *shape, *size,
-        F=block, K=32, M=128, PRECISION=_precision(), TURN=x.dtype == torch.float32,
-        num_warps=4, num_stages=3,
+    sizes = _sizes(channels, height, width, weight.shape[1], weight.shape[3:], padding)
+    stages = 1 if _full(x) else 3
+    tile = Tile(_side(sizes["FILTERS"], 64), _side(weight[0, 0].numel(), 32), 128, 4, stages)
+    out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
+    tiles = triton.cdiv(sizes["OH"] * sizes["OW"], tile.m) * triton.cdiv(sizes["FILTERS"], tile.f)
+    shares, share = _parts(batch, 1, tiles * lanes, 32 * UNITS)
+    kernels.convolve[tiles, shares, lanes](
+        x, weight, bias, out, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
+        PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
 
 
-def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """What `convolve` computes, where the channels of images and weights (not of the result) come last."""
+def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -> Tensor:
+    """What `convolve` computes, where the channels of images and weights come last."""
     lanes, batch, height, width, channels = x.shape
-    filters, size = weight.shape[1], weight.shape[2:4]
-    shape = (height - size[0] + 1, width - size[1] + 1)
-    out = x.new_empty(lanes, batch, filters, *shape)
-    block = _side(filters, 128)
-    _convolve_deep[triton.cdiv(batch * shape[0] * shape[1], 128), triton.cdiv(filters, block), lanes](
-        x, weight, bias, out, batch, height, width, filters, *shape,
-        C=channels, KY=size[0], KX=size[1], F=block, K=_side(size[1] * channels, 32), M=128,
-        PRECISION=_precision(), num_warps=4, num_stages=3,
+    sizes = _sizes(channels, height, width, weight.shape[1], weight.shape[2:4], padding)
+    tile = _tile_of_products(sizes["FILTERS"], channels, _full(x))
+    out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
+    pixels = batch * sizes["OH"] * sizes["OW"]
+    kernels.convolve_deep[triton.cdiv(pixels, tile.m), triton.cdiv(sizes["FILTERS"], tile.f), lanes](
+        x, weight, bias, out, batch, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
+        PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
 
 
-def correlate(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
-    """The gradient of `convolve` with respect to its weights, in float32; `size` is that of the filters."""
+def correlate(x: Tensor, grad: Tensor, size: list[int], padding: list[int]) -> tuple[Tensor, Tensor]:
+    """The gradients of `convolve` with respect to its weights and biases; `size` is that of the filters."""
     lanes, batch, channels, height, width = x.shape
-    filters, shape = grad.shape[2], grad.shape[3:]
-    total, depth = batch * shape[0] * shape[1], channels * size[0] * size[1]
-    block, block_k = _side(filters, 64), _side(depth, 64)
-    tiles = triton.cdiv(filters, block) * triton.cdiv(depth, block_k)
-    parts, share = _parts(total, lanes * tiles)
-    out = torch.empty(lanes, parts, filters, channels, *size, dtype=torch.float32, device=x.device)
-    _correlate[parts, tiles, lanes](
-        x, grad, out, batch, channels, height, width, filters, *shape, share, *size,
-        F=block, K=block_k, M=32, PRECISION=_precision(), TURN=x.dtype == torch.float32,
-        num_warps=4, num_stages=3,
+    sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
+    filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
+    tile = Tile(_side(filters, 64), _side(depth, 32), 64, 2, 1)
+    tiles, pixels = triton.cdiv(filters, tile.f), triton.cdiv(sizes["OH"] * sizes["OW"], tile.m)
+    shares, share = _parts(batch, 1, tiles * pixels * lanes, 16 * UNITS)
+    parts = shares * pixels
+    of_weight, of_bias = _room(x, lanes, parts, filters, (channels, *size))
+    kernels.correlate[parts, tiles, lanes](
+        x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
+        PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return out.sum(1)
+    return _summed(of_weight, x.dtype), _summed(of_bias, x.dtype)
 
 
-def correlate_deep(x: Tensor, grad: Tensor, size: list[int]) -> Tensor:
-    """What `correlate` computes, where the channels of images, gradients and the result come last."""
+def correlate_deep(x: Tensor, grad: Tensor, size: list[int], padding: list[int]) -> tuple[Tensor, Tensor]:
+    """What `correlate` computes, where the channels of images and of weights come last."""
     lanes, batch, height, width, channels = x.shape
-    filters, shape = grad.shape[4], grad.shape[2:4]
-    low = x.itemsize < 4
-    block, block_k = _side(filters, 128 if low else 64), _side(size[1] * channels, 32 if low else 64)
-    tiles = triton.cdiv(filters, block) * size[0] * triton.cdiv(size[1] * channels, block_k)
-    parts, share = _parts(batch * shape[0] * shape[1], lanes * tiles)
-    out = torch.empty(lanes, parts, filters, *size, channels, dtype=torch.float32, device=x.device)
-    _correlate_deep[parts, tiles, lanes](
-        x, grad, out, batch, height, width, filters, *shape, share,
-        C=channels, KY=size[0], KX=size[1], F=block, K=block_k, M=64 if low else 32,
-        PRECISION=_precision(), num_warps=4, num_stages=3,
+    sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
+    filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
+    tile, wanted = _tile_of_sums(filters, depth, _full(x))
+    tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
+    parts, share = _parts(batch * sizes["OH"] * sizes["OW"], 4 * tile.m, tiles * lanes, wanted)
+    of_weight, of_bias = _room(x, lanes, parts, filters, (*size, channels))
+    kernels.correlate_deep[parts, tiles, lanes](
+        x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
+        PRECISION=_precision("turned"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return out.sum(1)
+    return _summed(of_weight, x.dtype), _summed(of_bias, x.dtype)
 
 
-def _parts(total: int, programs: int) -> tuple[int, int]:
-    """How many parts a long sum is cut into, and of how many terms each.
+def _sizes(
+    channels: int, height: int, width: int, filters: int, size: Sequence[int], padding: Sequence[int]
+) -> dict[str, int]:
+    """The constants of a kernel."""
+    return {
+        "C": channels, "H": height, "W": width, "FILTERS": filters,
+        "OH": height + 2 * padding[0] - size[0] + 1, "OW": width + 2 * padding[1] - size[1] + 1,
+        "KY": size[0], "KX": size[1], "PY": padding[0], "PX": padding[1],
+    }  # fmt: skip
+
+
+def _parts(total: int, least: int, programs: int, wanted: int) -> tuple[int, int]:
+    """How many parts a long range is cut into, and how long each is: at least so much, if there is as much.
 
     They run side by side. The cut depends on nothing but the sizes: results must repeat.
     """
-    parts = max(1, min(2 * PROGRAMS // programs, triton.cdiv(total, 256)))
-    share = triton.cdiv(triton.cdiv(total, parts), 64) * 64
+    parts = max(1, min(wanted // programs, total // least))
+    share = triton.cdiv(triton.cdiv(total, parts), least) * least
     return triton.cdiv(total, share), share
+
+
+def _room(x: Tensor, lanes: int, parts: int, filters: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Memory for the parts of gradients: full floats, unless a single part is the result already."""
+    dtype = x.dtype if parts == 1 else torch.float32
+    of_weight = torch.empty(lanes, parts, filters, *shape, dtype=dtype, device=x.device)
+    return of_weight, of_weight.new_empty(lanes, parts, filters)
+
+
+def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum over parts, [lanes, parts, ...], in the order of the parts."""
+    if parts.shape[1] == 1:
+        return parts.squeeze(1)
+    out = torch.empty(parts.shape[0], *parts.shape[2:], dtype=dtype, device=parts.device)
+    size = out[0].numel()
+    kernels.total[triton.cdiv(size, 256), parts.shape[0]](
+        parts, out, parts.shape[1], size, N=256, num_warps=4
+    )
+    return out
+
+
+def _tile_of_products(filters: int, channels: int, full: bool) -> Tile:
+    """The tile of `convolve_deep`, whose sums are over the weights of a filter."""
+    f = _side(filters, 128)
+    if full:
+        return Tile(f, 32, 256, 8, 3) if f == 32 else Tile(f, 32, 128, 4, 3)
+    if channels % 64:
+        return Tile(f, 32, 128, 4, 4)
+    return Tile(f, 64, 128, 8 if f == 128 else 4, 3)
+
+
+def _tile_of_sums(filters: int, depth: int, full: bool) -> tuple[Tile, int]:
+    """The tile of `correlate_deep`, whose sums are over pixels, and how many programs are wanted.
+
+    Parts of sums have to be written and added up, so that more of them pay for full floats alone.
+    """
+    f = _side(filters, 128)
+    short, long = _side(depth, 64), _side(depth, 128)
+    if full and f == 128:
+        return Tile(f, long, 32, 8, 3), 2 * UNITS
+    if full:
+        return Tile(f, short, 64, 4, 1) if f == 64 else Tile(f, long, 32, 4, 3), 8 * UNITS
+    return Tile(f, long, 64, 4, 3) if f == 128 else Tile(f, short, 64, 4, 4), 2 * UNITS
+
+
+def _full(x: Tensor) -> bool:
+    """Whether numbers are full floats and not ones of 16 bits."""
+    return x.itemsize == 4
 
 
 def _side(count: int, most: int) -> int:
@@ -255,5 +168,12 @@ def _side(count: int, most: int) -> int:
     return int(min(most, max(16, triton.next_power_of_2(count))))
 
 
-def _precision() -> str:
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+def _piece(x: Tensor) -> int:
+    """How many channels, which come last, always lie in one aligned piece of at most 16 bytes."""
+    channels = x.shape[-1]
+    return min(channels & -channels, 16 // x.itemsize)
+
+
+def _precision(fast: str) -> str:
+    """How products are taken: in full if torch is to do so, else as it is fast."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else fast

@@ -166,6 +166,7 @@ def convert(module: nn.Module) -> nn.Module:
     dropouts = 0
     for parent in list(wrapper.modules()):
         free = _free_layers(parent)
+        _join_relus(parent, free)
         for name, child in _children(parent):
             if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout):
                 raise UserError(f"{type(child).__name__} is not supported: its randomness is not the run's")
@@ -199,6 +200,18 @@ def _free_layers(parent: nn.Module) -> list[nn.Module]:
         if free:
             found.append(layer)
     return found
+
+
+def _join_relus(parent: nn.Module, free: list[nn.Module]) -> None:
+    """Put a ReLU before or after pooling into that layer: there are four times fewer numbers after it."""
+    if type(parent) is not nn.Sequential:
+        return
+    for place in range(1, len(parent)):
+        pair = (parent[place - 1], parent[place])
+        pools = [layer for layer in pair if Pooling.fits(layer) and layer in free]
+        if len(pools) == 1 and any(type(layer) is nn.ReLU for layer in pair):
+            parent[place - 1] = Pooling.of(cast(nn.MaxPool2d, pools[0]), relu=True)
+            parent[place] = nn.Identity()
 
 
 def skeleton(module: nn.Module) -> nn.Module:
