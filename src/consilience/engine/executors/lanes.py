@@ -213,16 +213,18 @@ class _Call:
         given = list(zip(self.extras.paths, tensors[count:], dims[count:], strict=True))
         shared = {path: tensor for path, tensor, dim in given if dim is None}
         varying = {path: tensor.movedim(dim, 0) for path, tensor, dim in given if dim is not None}
-        result = [value.clone() for value in carry]  # jobs without steps keep what they came with
         shares = pack(self.plan.steps, self.fold.workers)
-        tasks = [self._task(worker, own, carry, varying, shared, result) for worker, own in enumerate(shares)]
+        tasks = [self._task(worker, own, carry, varying, shared) for worker, own in enumerate(shares)]
         # Few jobs on many cores had better share the cores' threads than leave them idle.
         if CAN_FORK and len(tasks) > 1 and self.fold.workers <= 2 * len(tasks):
             crew = self.fold.workshop.crew(len(tasks))
-            runs = [partial(task, partial(crew.run, worker)) for worker, task in enumerate(tasks)]
+            # Made after the crew, whose members would hold a copy. Jobs without steps keep what they had.
+            result = [value.clone() for value in carry]
+            runs = [partial(task, partial(crew.run, worker), result) for worker, task in enumerate(tasks)]
             side_by_side(runs, give_up=crew.kill)
         else:
-            side_by_side([partial(task, _run_here) for task in tasks])
+            result = [value.clone() for value in carry]
+            side_by_side([partial(task, _run_here, result) for task in tasks])
         self._log(self.carry.state(result))
         return tuple(result)
 
@@ -233,9 +235,8 @@ class _Call:
         carry: list[Tensor],
         varying: dict[str, Tensor],
         shared: dict[str, Tensor],
-        result: list[Tensor],
-    ) -> Callable[[Run], None]:
-        """What one worker has to do, given how to run a machine."""
+    ) -> Callable[[Run, list[Tensor]], None]:
+        """What one worker has to do, given how to run a machine and where its jobs' results go."""
         plan = self.plan
         width = enough_lanes(plan.steps[list(jobs)], self.fold.lanes)
         blueprint = Blueprint(
@@ -259,7 +260,7 @@ class _Call:
         sizes = torch.from_numpy(plan.sizes).to(device)
         positions = torch.arange(plan.rows.shape[1], device=device)
 
-        def work(run: Run) -> None:
+        def work(run: Run, result: list[Tensor]) -> None:
             for begin, end in schedule.stretches():
                 machine.take(schedule.ends.get(begin, ()), result)
                 machine.put(schedule.starts.get(begin, ()), carry, list(varying.values()))

@@ -286,7 +286,7 @@ def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs)
         sources = [source for source, _ in sorted(pairs, key=lambda pair: pair[1])]
         order = torch.tensor(sources, device=places[0].device)
         for value, place in zip(values, places, strict=True):
-            place.copy_(value.index_select(0, order))
+            torch.index_select(value, 0, order, out=place)
         return
     rows: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for value, place in zip(values, places, strict=True):

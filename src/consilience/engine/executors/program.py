@@ -9,6 +9,7 @@ reads are dropped, e.g. the value of a penalty whose gradient alone matters.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ class _Recorder:
         self.constants = torch.nn.Module()
         self._nodes: dict[int, Node] = {}
         self._layouts: dict[Node, tuple[object, ...]] = {}
-        self._alive: list[Tensor] = []  # so that a tensor's identity is never another's
+        self._watches: dict[int, weakref.ref[Tensor]] = {}
         for number, argument in enumerate(arguments):
             self._know(argument, self.graph.placeholder(f"argument_{number}"))
 
@@ -93,18 +94,27 @@ class _Recorder:
     def node(self, value: Tensor) -> Node:
         """What stands for a tensor; one that was neither given nor computed is a constant."""
         if id(value) not in self._nodes:
-            name = f"constant_{len(self._alive)}"
+            name = f"constant_{len(self._layouts)}"
             self.constants.register_buffer(name, value)
             self._know(value, self.graph.get_attr(name))
         return self._nodes[id(value)]
 
     def _know(self, value: Tensor, node: Node) -> None:
-        self._nodes[id(value)] = node
+        """Let a node stand for a tensor while it lives: all tensors of a step would take much memory."""
+        identity = id(value)  # which another tensor may have later
+
+        def forget(_: weakref.ref[Tensor]) -> None:
+            del self._nodes[identity], self._watches[identity]
+
+        self._nodes[identity] = node
+        self._watches[identity] = weakref.ref(value, forget)
         self._layouts.setdefault(node, _layout(value))
-        self._alive.append(value)
 
     def _seen_before(self, view: Tensor, node: Node) -> Node | None:
-        """The node whose view of the memory a view of it comes back to, e.g. transposed twice."""
+        """The node whose view of the memory a view of it comes back to, e.g. transposed twice.
+
+        All nodes on the way are views of memory that is still in use, so that addresses can be compared.
+        """
         while self._layouts[node] != _layout(view):
             if node.target not in _VIEWS:
                 return None

@@ -92,8 +92,19 @@ def _columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
 
 def _rows(stacked: State, device: torch.device, *places: IntArray) -> State:
     """Some rows of stacked tensors, by as many leading axes as there are columns of places."""
+    if all((column == column[0]).all() for column in places):  # a server's clients: the same for all
+        first, count = tuple(int(column[0]) for column in places), len(places[0])
+        return tree.map_leaves(lambda value: value[first].expand(count, *value[first].shape), stacked)
     chosen = tuple(torch.from_numpy(column).to(device) for column in places)
     return tree.map_leaves(lambda value: value[chosen], stacked)
+
+
+def _arranged(uploads: State, place: IntArray, device: torch.device) -> State:
+    """The uploads in rows of a table; without a copy where they lie in this order already."""
+    if (place.ravel() == np.arange(place.size)).all():
+        return tree.reshape_leading(tree.index(uploads, slice(place.size)), 1, *place.shape)
+    rows = torch.from_numpy(place).to(device)
+    return tree.map_leaves(lambda value: value[rows], uploads)
 
 
 def _no_traffic(world: World) -> tuple[Traffic, ...]:
@@ -275,13 +286,13 @@ class Exchange:
         world = self.world
         width = max(1, *(len(rows) for rows in heard))
         # Numbers of messages that differ are padded with some that were not received.
-        place = torch.tensor([[*rows, *[0] * (width - len(rows))] for rows in heard], device=world.device)
+        place = np.array([[*rows, *[0] * (width - len(rows))] for rows in heard])
         sizes = np.zeros((len(heard), width))
         for number, rows in enumerate(heard):
             jobs = [sent.jobs[row] for row in rows]
             sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in jobs]
         uploads = tree.without(sent.outcome.uploads, self.form.private)
-        messages = blanked(tree.map_leaves(lambda v: v[place], uploads), sizes > 0, world.device)
+        messages = blanked(_arranged(uploads, place, world.device), sizes > 0, world.device)
         replicas = torch.arange(len(heard), device=world.device) // (len(heard) // len(world.replicas))
 
         def combine(swept: State, old: State, heard: State, given: State) -> State:
