@@ -63,17 +63,19 @@ def enough_lanes(steps: Sequence[int] | IntArray, most: int) -> int:
     """How many lanes it takes to do all jobs in the time of the longest one, but no more than `most`.
 
     The number is rounded up to one of a coarse series, so that rounds with other jobs can use the same
-    machines.
+    machines. Where lanes take several turns, there are as many as leave the fewest idle in the last.
 
     >>> enough_lanes([4, 4, 4], 10), enough_lanes([9, 4, 3, 2], 10), enough_lanes([1] * 100, 30)
-    (3, 2, 30)
+    (3, 2, 25)
     """
     working = [int(count) for count in steps if count > 0]
     if not working:
         return 1
     needed = -(-sum(working) // max(working))
     unit = 1 << max(0, needed.bit_length() - 4)
-    return min(most, len(working), -(-needed // unit) * unit)
+    wanted = min(len(working), -(-needed // unit) * unit)
+    turns = -(-wanted // most)
+    return -(-wanted // turns)
 
 
 @dataclass(frozen=True)
