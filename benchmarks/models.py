@@ -3,10 +3,10 @@
     OMP_WAIT_POLICY=PASSIVE .venv/bin/python benchmarks/models.py [MODEL ...] [--repeats 5]
         [--clients 4] [--lanes N] [--out benchmarks/results/models.json]
 
-Four clients train one epoch of FedAvg (SGD with momentum), the last batch of which is half full, on random data
-of the kind that the model is for; nothing is evaluated. In every repeat both executors train one round, in
-another order each time, after two rounds that warm up. The table has medians: the seconds of a round, samples a
-second, and how many times as fast as the sequential executor the batched one is (the median over repeats).
+Four clients train one epoch of FedAvg (SGD with momentum), the last batch of which is half full, on random
+data of the kind that the model is for; nothing is evaluated. In every repeat both executors train one round,
+in another order each time, after two rounds that warm up. The table has medians: the seconds of a round,
+samples a second, and how many times as fast as the sequential executor the batched one is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CASES = {
     "vgg16": Case(CIFAR, batches=1),
     "resnet50-cifar": Case(CIFAR, batches=1),
 }
-"""Cases of models that are for other data than MNIST, or for which other numbers of batches take about as long."""
+"""Cases of models that are for other data than MNIST, or that take much more or less time."""
 MORE = {
     "mlp-1000": ("mlp", Case(batches=10, options=(("hidden", [1000, 1000]),))),
     "mlp-4000": ("mlp", Case(batches=1, options=(("hidden", [4000, 4000]),))),

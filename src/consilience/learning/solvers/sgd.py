@@ -72,7 +72,7 @@ def _laid_out_as(model: Tensor, value: Tensor) -> Tensor:
 
 
 def _as_it_lies(value: Tensor) -> Tensor:
-    """The numbers in their order in memory: of gradients with channels last the kernel makes a useless copy."""
+    """The numbers in their order in memory: of others the kernel makes a useless copy."""
     return value if value.is_contiguous() else value.as_strided((value.numel(),), (1,))
 
 
