@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch.testing import assert_close
 
+from consilience import aggregate
 from consilience.aggregate import importance_mean, mean, merge_buffers, weighted_sum
 
 VALUES = st.floats(-1e6, 1e6, width=32)
@@ -102,7 +103,9 @@ def test_heard_can_differ_from_having_data():
     assert weigh(values, importance, weights, heard).item() == 3
 
 
-def test_weighted_sum_keeps_the_shape_and_serves_many_receivers():
+@pytest.mark.parametrize("part", [1, 6, aggregate.PART])
+def test_weighted_sum_keeps_the_shape_and_serves_many_receivers(part, monkeypatch):
+    monkeypatch.setattr(aggregate, "PART", part)
     stacked = torch.arange(12.0).reshape(3, 2, 2)
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
     both = torch.func.vmap(weighted_sum, in_dims=(None, 0))(stacked, weights)

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from consilience.types import Params
 
+PART = 2**24
+"""How many numbers are taken to float64 at a time."""
+
 
 def weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
     """`sum_k weights[k] * stacked[k]`, in float64.
@@ -18,8 +21,11 @@ def weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
     It is one matrix product, so that many receivers of the same messages (a graph) cost no more memory
     than one.
     """
-    flat = stacked.reshape(stacked.shape[0], -1).double()
-    return (weights.double() @ flat).reshape(stacked.shape[1:])
+    flat, exact = stacked.reshape(stacked.shape[0], -1), weights.double()
+    # In float64 large models would take twice their memory: that of a part is enough.
+    width = max(1, PART // len(flat))
+    sums = [exact @ part.double() for part in torch.split(flat, width, 1)]
+    return (sums[0] if len(sums) == 1 else torch.cat(sums, -1)).reshape(stacked.shape[1:])
 
 
 def effective_number(weights: Tensor) -> Tensor:

@@ -191,7 +191,7 @@ it, though no page describes it.
 """
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], object], value: Any) -> Any:
     """The value with a function of each tensor in place of the tensor.
 
     Relied on and promised: as for `leaves`.

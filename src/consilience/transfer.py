@@ -17,8 +17,10 @@ from torch import Tensor
 
 
 def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """The values (a tensor of the host, an array or nested lists) as a tensor on a device."""
+    """The values (a tensor, an array or nested lists) as a tensor on a device."""
     host = torch.as_tensor(values, dtype=dtype)
+    if host.device == device or host.is_cuda:
+        return host.to(device)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 

@@ -42,8 +42,11 @@ def axpy(factor: Number, left: Params, right: Params) -> Params:
 
 
 def zeros_like(params: Params) -> Params:
-    """Zeros with the names and shapes of `params`."""
-    return {name: torch.zeros_like(value) for name, value in params.items()}
+    """Zeros with the names and shapes of `params`, the same tensors for all clients of a `vmap`."""
+    return {
+        name: torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+        for name, value in params.items()
+    }
 
 
 def dot(left: Params, right: Params) -> Tensor:

@@ -99,3 +99,15 @@ def test_nesterov_needs_momentum():
 
 def test_solvers_are_listed_by_name():
     assert dict(SOLVERS) == {"sgd": SGD, "adam": Adam}
+
+
+@pytest.mark.parametrize("of_grads", [torch.channels_last, torch.contiguous_format])
+def test_a_step_in_place_is_the_step_however_parameters_lie(of_grads):
+    solver = SGD(lr=0.1, momentum=0.9, weight_decay=0.01)
+    weight, grad, velocity = (torch.randn(4, 3, 2, 2, dtype=torch.float64) for _ in range(3))
+    params, state = solver.update({"w": weight}, {"w": grad}, {"velocity": {"w": velocity}})
+    last = {"memory_format": torch.channels_last}
+    moved, held = weight.clone(**last), {"velocity": {"w": velocity.clone(**last)}}
+    solver.update_in_place({"w": moved}, {"w": grad.contiguous(memory_format=of_grads)}, held)
+    assert_close(moved, params["w"])
+    assert_close(held["velocity"]["w"], state["velocity"]["w"])

@@ -55,6 +55,13 @@ Small products leave the processor waiting for Python, so they are stacked. Stac
 there, so those never are.
 """
 
+STACKED_BYTES = 2**22
+"""The most bytes that the models of clients stacked on a CPU have together.
+
+With velocities and gradients that is three times as much, of what a core has in its caches. Models of some MB
+have products that are large enough alone.
+"""
+
 
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Raise a UserError that says why a simulation would be refused, if it would be, without making it."""
@@ -160,7 +167,8 @@ def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> 
             compiled = seconds_ahead(scene, 3 * trace.operations, variants) > COMPILED_FROM
         return Batched(pool, scene.lanes or UNLIMITED, fits, compiled=compiled, memory=memory)
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in task.skeleton.modules())
-    lanes = 1 if convolutional else max(1, STACKED_ROWS // scene.work.batch_size)
+    stacked = min(STACKED_ROWS // scene.work.batch_size, STACKED_BYTES // model_bytes)
+    lanes = 1 if convolutional else max(1, stacked)
     workers = torch.get_num_threads()
     return Batched(pool, scene.lanes or lanes, fits, workers=workers, memory=memory)
 

@@ -36,9 +36,10 @@ class SequentialFold:
         """The carry after all batches."""
         plan = self._cohort.plan(rows, epoch)
         for number in plan.of_job(self._job):
-            chosen = plan.rows[number, : plan.sizes[number]]
-            weight = torch.ones(len(chosen), dtype=self._pool.dtype, device=chosen.device)
-            carry = step(carry, self._pool.batch(chosen, weight, plan.keys[number]), extras)
+            device = self._pool.targets.device
+            chosen, key = plan.rows[number, : plan.sizes[number]].to(device), plan.keys[number].to(device)
+            weight = torch.ones(len(chosen), dtype=self._pool.dtype, device=device)
+            carry = step(carry, self._pool.batch(chosen, weight, key), extras)
         for name, value in carry.get("tally", {}).items():
             self.tally[name] = self.tally[name] + value if name in self.tally else value
         return carry

@@ -39,9 +39,13 @@ def _shown(kind: tree.Kind) -> str:
 
 def finite(states: Sequence[State], count: int, device: torch.device) -> Tensor:
     """[count] whether all numbers of each row of the stacked states are finite."""
-    verdict = torch.ones(count, dtype=torch.bool, device=device)
-    for state in states:
-        for value in tree.flatten(state).values():
-            if value.is_floating_point():
-                verdict = verdict & value.isfinite().reshape(count, -1).all(1)
-    return verdict
+    # Extremes need no memory; an answer for every number would take as much as the messages.
+    extremes = [
+        extreme
+        for state in states
+        for value in tree.flatten(state).values()
+        if value.is_floating_point() and value.numel()
+        for extreme in value.reshape(count, -1).aminmax(dim=1)
+    ]
+    always = torch.ones(count, dtype=torch.bool, device=device)
+    return torch.stack(extremes).isfinite().all(0) if extremes else always

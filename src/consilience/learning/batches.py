@@ -13,6 +13,8 @@ from consilience.learning.randomness import Purpose, stream_bits, stream_keys
 from consilience.transfer import to_device
 from consilience.types import Batch, IntArray
 
+FEW = 2**15
+"""The most rows in all epochs of all visits whose plan stays on the host."""
 SHUFFLE_BITS, KEY_BITS = 40, 62
 """How many bits the hashes that shuffle have (other bits say in which list), and the keys of steps."""
 
@@ -60,7 +62,10 @@ class Plan:
     """
 
     rows: Tensor
-    """[steps, batch] row numbers; a short batch is padded with its first row."""
+    """[steps, batch] row numbers; a short batch is padded with its first row.
+
+    Small plans stay on the host.
+    """
     sizes: IntArray
     """[steps] how many rows of a batch count."""
     keys: Tensor
@@ -147,8 +152,14 @@ def _shuffled(
 ) -> Plan:
     """The batches of all epochs of all visits, made at once.
 
-    Sorting by a hash shuffles, and does so alike on every device.
+    Sorting by a hash shuffles, and does so alike on every device. A few rows are sorted by the host before a
+    GPU has been told what to do.
     """
+    if (
+        device.type == "cuda"
+        and sum(len(v.rows) * len(own) for v, own in zip(visits, epochs, strict=True)) <= FEW
+    ):
+        device = torch.device("cpu")
     lists = [(visit, epoch) for visit, own in zip(visits, epochs, strict=True) for epoch in own]
     lengths = np.array([len(visit.rows) for visit, _ in lists], dtype=np.int64)
     batches = -(-lengths // batch_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,10 +52,12 @@ def torch_seed(seed: int, purpose: Purpose, *key: int) -> Iterator[None]:
 
 def stream_keys(parts: Sequence[Sequence[int]]) -> Tensor:
     """[streams] a 64-bit key for each tuple of integers (all of one length): what a stream is for."""
-    keys = torch.zeros(len(parts), dtype=torch.int64)
-    for column in zip(*parts, strict=True):
-        keys = _mixed(keys ^ torch.tensor([_signed(part) for part in column]))
-    return keys
+    # In numpy: of so few numbers torch takes longer to begin than to compute.
+    keys = np.zeros(len(parts), dtype=np.int64)
+    with np.errstate(over="ignore"):  # products wrap
+        for column in zip(*parts, strict=True):
+            keys = _mixed(keys ^ np.array([_signed(part) for part in column], dtype=np.int64))
+    return torch.from_numpy(keys)
 
 
 def stream_bits(keys: Tensor, places: Tensor, bits: int) -> Tensor:
@@ -63,7 +66,7 @@ def stream_bits(keys: Tensor, places: Tensor, bits: int) -> Tensor:
     return (hashed >> (64 - bits)).bitwise_and(2**bits - 1)
 
 
-def _mixed(x: Tensor) -> Tensor:
+def _mixed(x: Any) -> Any:
     """A bijective 64-bit hash (splitmix64); int64 products wrap, and the masks make the shifts logical."""
     x = x + _ODD
     x = (x ^ ((x >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -70,3 +72,30 @@ def test_arguments_that_trade_places():
 def test_programs_must_not_depend_on_data_or_chance(function, reason):
     with pytest.raises(RuntimeError, match=reason):
         record(function, [A])
+
+
+def test_recording_keeps_no_tensor_alive():
+    alive = []
+
+    def chain(a: torch.Tensor) -> list[torch.Tensor]:
+        made = []
+        for _ in range(20):
+            a = a.sin() + 1
+            made.append(weakref.ref(a))
+        alive.extend(one() is not None for one in made)
+        return [a]
+
+    program = record(chain, [A])
+    assert alive == [False] * 19 + [True]
+    assert_close(program(B.T.contiguous())[0], chain(B.T)[0])
+
+
+def test_a_tensor_at_the_address_of_another_is_not_taken_for_it():
+    def function(a: torch.Tensor) -> list[torch.Tensor]:
+        total = a.sum()
+        for number in range(20):  # each of these may lie where the one before it lay, or be its object
+            total = total + (a * number).t().sum() * (a.t() - number).t().max()
+        return [total]
+
+    program, other = record(function, [A]), torch.randn(2, 3)
+    assert_close(program(other), tuple(function(other)))

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from consilience.algorithms import METHODS
-from consilience.engine.executors import routine
-from consilience.engine.executors.routine import LARGE_BYTES
+from consilience.engine.executors import lanes, routine
 from consilience.testing import prepare
 from consilience.testing.federation import SIZES, Layout, ragged_partition, simulation_of
 
@@ -54,8 +53,8 @@ def graphs(request, monkeypatch):
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"desa"}))
 def test_rounds_are_the_same_with_and_without(name, monkeypatch):
     results = []
-    for large in (LARGE_BYTES, -1):
-        monkeypatch.setattr(routine, "LARGE_BYTES", large)
+    for share in (lanes.ROUTINES_SHARE, 2**63):
+        monkeypatch.setattr(lanes, "ROUTINES_SHARE", share)
         subject = prepare(METHODS[name]())
         layout = Layout(
             subject.topologies[0], {seed: ragged_partition(SIZES, seed) for seed in range(2)}, lanes=3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
@@ -202,3 +204,27 @@ def test_only_results_that_last_are_said_to():
         run = placed(record(function, [x, weight]), [x, weight], Arena())
         assert (run.lasting is not None) == lasts
         assert (run.call() is run.lasting) == lasts
+
+
+def test_placing_a_program_keeps_no_value_that_nobody_reads(monkeypatch):
+    made: list[weakref.ref[Tensor]] = []
+    most = 0
+    call = tape._called
+
+    def watched(*given):
+        nonlocal most
+        made.append(weakref.ref(value := call(*given)))
+        most = max(most, sum(one() is not None for one in made))
+        return value
+
+    def chain(a: Tensor) -> list[Tensor]:
+        for _ in range(50):
+            a = a.sin()
+        return [a]
+
+    monkeypatch.setattr(tape, "_called", watched)
+    x = torch.randn(10)
+    run = placed(record(chain, [x]), [x], Arena())
+    assert len(made) == 50
+    assert most <= 2
+    assert_close(run.call()[0], chain(x)[0], rtol=0, atol=0)

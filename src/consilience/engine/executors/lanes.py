@@ -156,22 +156,28 @@ class _Attempt:
     def run(self, places: Sequence[Tensor] | None) -> list[Tensor]:
         """The carries of all jobs after all their steps."""
         workshop, plan = self.fold.workshop, self.plan
-        result = [torch.empty_like(value) for value in self.carry] if places is None else list(places)
-        if not plan.steps.all():  # jobs without steps keep what they came with
-            for place, value in zip(result, self.carry, strict=True):
-                place.copy_(value)
         shares = pack(plan.steps, self.fold.workers)
         blueprints = [self._blueprint(own, len(shares)) for own in shares]
         self.widest = max((one.width for one in blueprints), default=1)
         machines = workshop.machines(blueprints)
-        tasks = [self._task(*one, result) for one in zip(machines, shares, strict=True)]
+        tasks = [self._task(*one) for one in zip(machines, shares, strict=True)]
         # Few jobs on many cores had better share the cores' threads than leave them idle.
         if CAN_FORK and len(tasks) > 1 and self.fold.workers <= 2 * len(tasks):
             crew = workshop.crew(machines)
-            runs = [partial(task, partial(crew.run, worker)) for worker, task in enumerate(tasks)]
+            result = self._blank(places)  # after the crew, whose members would hold a copy
+            runs = [partial(task, partial(crew.run, worker), result) for worker, task in enumerate(tasks)]
             side_by_side(runs, give_up=crew.kill)
         else:
-            side_by_side([partial(task, _run_here) for task in tasks])
+            result = self._blank(places)
+            side_by_side([partial(task, _run_here, result) for task in tasks])
+        return result
+
+    def _blank(self, places: Sequence[Tensor] | None) -> list[Tensor]:
+        """Where results go; jobs without steps keep what they came with."""
+        result = [torch.empty_like(value) for value in self.carry] if places is None else list(places)
+        if not self.plan.steps.all():
+            for place, value in zip(result, self.carry, strict=True):
+                place.copy_(value)
         return result
 
     def _blueprint(self, jobs: Sequence[int], shares: int) -> Blueprint:
@@ -192,21 +198,24 @@ class _Attempt:
         )
         return replace(one, width=self.fold.workshop.lanes(one))
 
-    def _task(self, machine: Machine, jobs: Sequence[int], result: list[Tensor]) -> Callable[[Run], None]:
-        """What one worker has to do, given how to run a machine."""
+    def _task(self, machine: Machine, jobs: Sequence[int]) -> Callable[[Run, list[Tensor]], None]:
+        """What one worker has to do, given how to run a machine and where its jobs' results go."""
         plan, carry, varying = self.plan, self.carry, list(self.varying.values())
         machine.share(list(self.shared.values()))
         schedule = Schedule.of(plan, jobs, machine.blueprint.width)
         machine.prepare(plan.sizes[schedule.steps[schedule.steps >= 0]])
-        pool, device = self.fold.workshop.pool, plan.rows.device
+        pool, home = self.fold.workshop.pool, plan.rows.device
         some = plan.first[jobs[0]]  # for lanes that have finished
         steps = np.where(schedule.steps >= 0, schedule.steps, some)
-        numbers, counts = to_device(np.stack([steps, plan.sizes[steps]]), device)
-        rows, keys = plan.rows[numbers], plan.keys[numbers]
-        positions = torch.arange(plan.rows.shape[1], device=device)
+        numbers, counts = to_device(np.stack([steps, plan.sizes[steps]]), home)
+        positions = torch.arange(plan.rows.shape[1], device=home)
         weight = (positions < counts[..., None]).to(pool.dtype)
+        device = pool.targets.device
+        rows, weight, keys = (
+            to_device(one, device) for one in (plan.rows[numbers], weight, plan.keys[numbers])
+        )
 
-        def work(run: Run) -> None:
+        def work(run: Run, result: list[Tensor]) -> None:
             for begin, end in schedule.stretches():
                 machine.take(schedule.ends.get(begin, ()), result)
                 machine.put(schedule.starts.get(begin, ()), carry, varying)
@@ -286,7 +295,7 @@ class Batched(Executor):
         super().__init__(pool)
         self.lanes, self.chunk, self.workers = lanes, chunk, workers
         self._workshop = Workshop(pool, memory, compiled=compiled)
-        self._routines = Routines()
+        self._routines = Routines(memory // ROUTINES_SHARE)
 
     def close(self) -> None:
         self._workshop.close()
@@ -299,7 +308,12 @@ class Batched(Executor):
         key: Hashable = None,
     ) -> State:
         mapped = torch.func.vmap(function, in_dims=tuple(dims))
-        return self._routines.run(key, lambda _, given: mapped(*given), states, _no_points)
+        try:
+            return self._routines.run(key, lambda _, given: mapped(*given), states, _no_points)
+        except torch.OutOfMemoryError:
+            pass  # outside, where the error holds no tensors any more
+        self._free()
+        return mapped(*states)
 
     def clients(
         self,
@@ -324,8 +338,12 @@ class Batched(Executor):
                 if chunk == 1:
                     raise
             self.chunk = chunk // 2
-            self._routines.clear()
-            self._workshop.clear()
+            self._free()
+
+    def _free(self) -> None:
+        """Give back all memory that can be had again."""
+        self._routines.clear()
+        self._workshop.clear()
 
     def _part(
         self,
@@ -356,6 +374,9 @@ class Batched(Executor):
         )
         return Outcome(uploads, memories, found["arrived"]["all"], fold.tally)
 
+
+ROUTINES_SHARE = 64
+"""Functions of states that take more than one part in so many of the memory are not recorded."""
 
 UPLOAD, MEMORY = "upload.", "memory."
 """What stands before the names of groups where both are in one State."""

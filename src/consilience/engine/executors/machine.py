@@ -24,6 +24,7 @@ from consilience.engine.executors.program import record
 from consilience.engine.executors.tape import Arena, Run, placed
 from consilience.learning.batches import Pool
 from consilience.torch_internals import copy_all
+from consilience.transfer import to_device
 from consilience.tree import Schema
 from consilience.types import Batch, IntArray, State
 
@@ -293,9 +294,12 @@ def _copy_rows(values: Sequence[Tensor], places: Sequence[Tensor], pairs: Pairs)
     """Copy rows of stacked tensors to rows of others, by as few kernels as can be."""
     if len(pairs) == len(places[0]):  # all rows are written
         sources = [source for source, _ in sorted(pairs, key=lambda pair: pair[1])]
-        order = torch.tensor(sources, device=places[0].device)
+        if sources == list(range(len(values[0]))):
+            copy_all_kinds(places, values)
+            return
+        order = to_device(sources, places[0].device)
         for value, place in zip(values, places, strict=True):
-            place.copy_(value.index_select(0, order))
+            torch.index_select(value, 0, order, out=place)
         return
     given = [value.select(0, source) for value in values for source, _ in pairs]
     written = [place.select(0, target) for place in places for _, target in pairs]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -91,19 +92,19 @@ class Recorder:
     def __init__(self, examples: Sequence[Tensor]) -> None:
         self.graph = Graph()
         self.constants = nn.Module()
-        self._paused = False
+        self._mode = every_operation(self.operate)
         self._entered: set[Node] = set()
         arguments = [example.detach() for example in examples]  # each an object of its own
         self._arguments = arguments
         self._nodes: dict[int, Node] = {}
         self._layouts: dict[Node, tuple[object, ...]] = {}
-        self._alive: list[Tensor] = []  # so that a tensor's identity is never another's
+        self._watches: dict[int, weakref.ref[Tensor]] = {}
         for number, argument in enumerate(arguments):
             self._know(argument, self.graph.placeholder(f"argument_{number}"))
 
     def run(self, function: Callable[..., Sequence[Tensor]]) -> list[Tensor]:
         """The results of a function of the examples, whose operations are written down."""
-        with torch.no_grad(), every_operation(self.operate):
+        with torch.no_grad(), self._mode:
             results = list(function(*self._arguments))
         self.graph.output(tuple(self.node(result) for result in results))
         drop_dead_code(self.graph, self._entered)
@@ -116,11 +117,11 @@ class Recorder:
     def enter(self, module: nn.Module, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results of a module that is written down as one operation, whatever happens inside."""
         given = tuple(self.node(value) for value in tensors)
-        self._paused = True
+        self._mode.__exit__(None, None, None)  # what happens inside is none of our business
         try:
             results = list(module(*tensors))
         finally:
-            self._paused = False
+            self._mode.__enter__()
         name = f"entered_{len(self._entered)}"
         self.constants.add_module(name, module)
         node = self.graph.call_module(name, given)
@@ -132,8 +133,6 @@ class Recorder:
     def operate(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which is written down."""
         result = operation(*args, **kwargs)
-        if self._paused:
-            return result
         if operation in _VIEWS:
             known = self._seen_before(result, self.node(args[0]))
             if known is not None:
@@ -158,20 +157,29 @@ class Recorder:
     def node(self, value: Tensor) -> Node:
         """What stands for a tensor; one that was neither given nor computed is a constant."""
         if id(value) not in self._nodes:
-            name = f"constant_{len(self._alive)}"
+            name = f"constant_{len(self._layouts)}"
             self.constants.register_buffer(name, value)
             self._know(value, self.graph.get_attr(name))
         return self._nodes[id(value)]
 
     def _know(self, value: Tensor, node: Node) -> None:
-        self._nodes[id(value)] = node
+        """Let a node stand for a tensor while it lives: all tensors of a step would take much memory."""
+        identity = id(value)  # which another tensor may have later
+
+        def forget(_: weakref.ref[Tensor]) -> None:
+            del self._nodes[identity], self._watches[identity]
+
+        self._nodes[identity] = node
+        self._watches[identity] = weakref.ref(value, forget)
         node.meta.setdefault("form", Form(value.shape, value.stride(), value.dtype, value.device))
         node.meta.setdefault(STORAGE, (value.untyped_storage().data_ptr(), value.untyped_storage().nbytes()))
         self._layouts.setdefault(node, _layout(value))
-        self._alive.append(value)
 
     def _seen_before(self, view: Tensor, node: Node) -> Node | None:
-        """The node whose view of the memory a view of it comes back to, e.g. transposed twice."""
+        """The node whose view of the memory a view of it comes back to, e.g. transposed twice.
+
+        All nodes on the way are views of memory that is still in use, so that addresses can be compared.
+        """
         while self._layouts[node] != _layout(view):
             if node.target not in _VIEWS:
                 return None

@@ -7,6 +7,7 @@ single ones among them. On a GPU the operations between two folds are a CUDA gra
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +25,10 @@ from consilience.engine.executors.program import Recorder
 from consilience.tree import Schema
 from consilience.types import State
 
-LARGE_BYTES = 2**28
-"""Functions of larger states are not recorded: these take longer to copy than Python takes to think."""
 MOST = 32
 """How many routines are kept."""
+
+LOG = logging.getLogger("consilience")
 
 Act = Callable[[Any, Sequence[Tensor], Sequence[Tensor] | None], Sequence[Tensor]]
 """A function that does what a point stands for, of its facts and tensors, into places if there are any."""
@@ -38,9 +39,14 @@ Work = Callable[[Enter, Sequence[State]], State]
 
 
 class Routines:
-    """The routines that were recorded, by what they do and the form of what they do it with."""
+    """The routines that were recorded, by what they do and the form of what they do it with.
 
-    def __init__(self) -> None:
+    Args:
+        largest: The most bytes of states; a routine holds copies of them.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
         self._known: OrderedDict[Hashable, Routine | None] = OrderedDict()  # the oldest use first
         self._graphs = GraphMemory()
 
@@ -53,7 +59,7 @@ class Routines:
             states: What it is done with.
             act: What does what the work's points stand for.
         """
-        if key is None or sum(tree.nbytes(state) for state in states) > LARGE_BYTES or not _hashable(key):
+        if key is None or sum(tree.nbytes(state) for state in states) > self.largest or not _hashable(key):
             return _at_once(work, states, act)
         name = (key, *(Schema.of(state) for state in states))
         if name in self._known:
@@ -137,6 +143,8 @@ class Routine:
     _result: Schema | None = None
     _points: list[Point] = field(default_factory=list)
     _parts: list[_Stretch | _Stop] = field(default_factory=list)
+    _as_recorded: bool = False
+    """Whether its operations cannot be captured."""
     _static: dict[Node, Tensor] = field(default_factory=dict)
     """The values that go into a part or come out of it, whose places on a GPU stay the same."""
 
@@ -168,11 +176,18 @@ class Routine:
         given = _flat(states)
         for point in self._points:
             point.act = act
-        if not self.graphs.captures(given[0].device):
+        if self._as_recorded or not self.graphs.captures(given[0].device):
             with torch.no_grad():
                 return self._result.state(self._module.forward(*given))
         if not self._parts:
-            self._capture(given, act)
+            try:
+                self._capture(given, act)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # e.g. a copy from the host, which graphs do not have
+                LOG.debug("a routine runs as it was recorded", exc_info=error)
+                self._as_recorded, self._static = True, {}
+                return self(states, act)
         else:
             copy_all_kinds(self._inputs(), given)
             for part in self._parts:

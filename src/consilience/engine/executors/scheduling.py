@@ -47,10 +47,11 @@ def lanes_for(steps: Sequence[int] | IntArray, most: int, usual: int) -> int:
 
     Every number of lanes has machines of its own, which take time and memory to build. So that cohorts which
     differ from round to round need only a few, larger numbers are rounded up to one of a coarse series, two
-    an octave, in which the usual number is.
+    an octave, in which the usual number is. Where lanes take several turns, there are as many as leave the
+    fewest idle in the last.
 
     >>> lanes_for([4, 4, 4], 10, 3), lanes_for([9, 4, 3, 2], 10, 3), lanes_for([1] * 100, 30, 100)
-    (3, 2, 30)
+    (3, 2, 25)
     >>> lanes_for([1] * 100, 200, 100), lanes_for([1] * 97, 200, 100), lanes_for([1] * 60, 200, 100)
     (100, 100, 71)
     """
@@ -61,7 +62,13 @@ def lanes_for(steps: Sequence[int] | IntArray, most: int, usual: int) -> int:
     if needed > FEW:
         above = math.ceil(round(2 * math.log2(needed / usual), 9))
         needed = math.ceil(round(usual * 2 ** (above / 2), 9))
-    return min(most, needed)
+    return in_turns(needed, most)
+
+
+def in_turns(needed: int, most: int) -> int:
+    """How many lanes there are where not all that are needed fit: those of as few turns as it takes."""
+    turns = -(-needed // most)
+    return -(-needed // turns)
 
 
 @dataclass(frozen=True)

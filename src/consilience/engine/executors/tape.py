@@ -22,6 +22,7 @@ from consilience.torch_internals import (
     QUICK,
     has_fixed_form,
     leaves,
+    map_leaves,
     map_nodes,
     map_tensors,
     to_copy,
@@ -128,82 +129,124 @@ class _Block:
     """The number of the operation that writes it first."""
     last: int
     """The number of the last operation that uses it."""
+    alone: bool
+    """Whether the first operation takes no tensors, so that it always makes the same."""
     changed: bool = False
     """Whether other operations write into it, too."""
     offset: int = 0
 
 
+@dataclass(frozen=True)
+class _Form:
+    """A result without its values: where it lies, and how."""
+
+    block: _Block
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+    start: int
+    value: Tensor | None
+    """The result itself, where it may be a constant."""
+
+    @classmethod
+    def of(cls, value: Tensor, block: _Block) -> _Form:
+        """The form of a tensor that lies in a block."""
+        kept = value if block.alone else None
+        return cls(block, value.dtype, value.shape, value.stride(), int(value.storage_offset()), kept)
+
+    def within(self, memory: Tensor) -> Tensor:
+        """The place of the result in memory that all blocks share."""
+        offset = self.block.offset // self.dtype.itemsize + self.start
+        return memory.view(self.dtype).as_strided(self.shape, self.stride, offset)
+
+
 class _Tape:
-    """The operations of a program, and what they make, read and write."""
+    """The operations of a program, and what they make, read and write.
+
+    A first run shows that. Its values go as soon as nobody reads them any more: all of them together would
+    take many times the memory of the program.
+    """
 
     def __init__(self, module: GraphModule, arguments: Sequence[Tensor]) -> None:
         self._nodes: list[Node] = list(module.graph.nodes)
-        self._values: dict[Node, Any] = {}
-        """The values of a first run, which shows what operations make, read and write."""
-        self._blocks: dict[int, _Block] = {}
-        self._try(module, arguments)
+        self._forms: dict[Node, Any] = {}
+        """What operations make; tensors that lie in no block are themselves."""
+        self._blocks: list[_Block] = []
+        self._wanted = self._try(module, arguments)
 
     def placed(self, arena: Arena) -> tuple[Sequence[Call], Sequence[Tensor]]:
         """What is left to call, and the places of the results."""
-        written = [block for block in self._blocks.values() if not self._is_constant(block)]
-        memory = arena.bytes(_lay_out(written))
+        memory = arena.bytes(_lay_out([block for block in self._blocks if not self._is_constant(block)]))
         calls, places = self._place(memory)
         memory.fill_(SPOILED)
-        for wanted, found in zip(
-            self._results(self._values), _play(calls, self._results(places)), strict=True
-        ):
-            if not torch.allclose(wanted, found, rtol=0, atol=0, equal_nan=True):
-                raise _NoPlaceError("some operation does not write all that it should")  # torch has such
-        return calls, self._results(places)
+        found = _play(calls, self._results(places))
+        if not all(map(_same, self._wanted, found)):
+            raise _NoPlaceError("some operation does not write all that it should")  # torch has such
+        return calls, found
 
-    def _try(self, module: GraphModule, arguments: Sequence[Tensor]) -> None:
+    def _try(self, module: GraphModule, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The results of the first run."""
         given = iter(arguments)
         foreign = {_storage(value) for value in arguments}
-        for number, node in enumerate(self._nodes):
-            _refuse(node, self._values)
-            for value in _tensors([self._values[used] for used in node.all_input_nodes]):
-                if _storage(value) in self._blocks:
-                    self._blocks[_storage(value)].last = number
+        readers = {used: number for number, node in enumerate(self._nodes) for used in node.all_input_nodes}
+        values: dict[Node, Any] = {}
+        blocks: dict[int, _Block] = {}  # those in use, by address: later ones may have the same
+
+        def lying_in(value: object) -> list[_Block]:
+            return [blocks[_storage(one)] for one in _tensors(value) if _storage(one) in blocks]
+
+        def form(value: Tensor) -> Tensor | _Form:
+            block = blocks.get(_storage(value)) if value.numel() else None
+            return value if block is None else _Form.of(value, block)
+
+        for number, node in enumerate(self._nodes[:-1]):
+            _refuse(node, values)
             if node.op == "placeholder":
-                self._values[node] = next(given)
+                values[node] = next(given)
             elif node.op == "get_attr":
-                self._values[node] = getattr(module, str(node.target))
-                foreign.add(_storage(self._values[node]))
-            elif node.op == "call_function":
-                self._values[node] = _called(node, self._values)
-                for value in _tensors([self._values[one] for one in _written(node)]):
-                    if _storage(value) in self._blocks:
-                        self._blocks[_storage(value)].changed = True
-                for value in _tensors(self._values[node]):
-                    if _storage(value) not in foreign:
-                        self._blocks.setdefault(_storage(value), _Block(_size(value), number, number))
+                values[node] = getattr(module, str(node.target))
+                foreign.add(_storage(values[node]))
+            else:
+                values[node] = _called(node, values)
+                for block in lying_in([values[one] for one in _written(node)]):
+                    block.changed = True
+                for value in _tensors(values[node]):
+                    if _storage(value) not in foreign and _storage(value) not in blocks:
+                        block = _Block(_size(value), number, number, not node.all_input_nodes)
+                        blocks[_storage(value)] = block
+                        self._blocks.append(block)
+            for block in lying_in(values[node]):
+                block.last = max(block.last, readers.get(node, number))
+            self._forms[node] = map_tensors(form, values[node])
+            for done in {node, *node.all_input_nodes}:
+                if readers.get(done, number) == number:
+                    values.pop(done)
+            blocks = {at: block for at, block in blocks.items() if block.last > number or block.alone}
+        return self._results(values)
 
     def _is_constant(self, block: _Block) -> bool:
-        """Whether what an operation makes is always the same, since it takes no tensors.
+        """Whether what lies there is always the same.
 
         Results are not, because whoever takes them may change them.
         """
         is_result = block.last == len(self._nodes) - 1
-        return not (self._nodes[block.first].all_input_nodes or block.changed or is_result)
+        return block.alone and not (block.changed or is_result)
 
     def _place(self, memory: Tensor) -> tuple[list[Call], dict[Node, Any]]:
         """Make all views, and write down what is left to call."""
 
-        def place(value: Tensor) -> Tensor:
-            block = self._blocks.get(_storage(value)) if value.numel() else None
-            if block is None or self._is_constant(block):
-                return value
-            offset = block.offset // value.itemsize + value.storage_offset()
-            return memory.view(value.dtype).as_strided(value.shape, value.stride(), offset)
+        def place(form: object) -> object:
+            if not isinstance(form, _Form):
+                return form
+            return form.value if self._is_constant(form.block) else form.within(memory)
 
         calls: list[Call] = []
         places: dict[Node, Any] = {}
         for number, node in enumerate(self._nodes[:-1]):
-            value = self._values[node]
-            places[node] = map_tensors(place, value)
+            places[node] = map_leaves(place, self._forms[node])
             if node.op != "call_function":
                 continue
-            blocks = [self._blocks[_storage(one)] for one in _tensors(value) if _storage(one) in self._blocks]
+            blocks = [form.block for form in leaves(self._forms[node]) if isinstance(form, _Form)]
             made = [block for block in blocks if block.first == number and not self._is_constant(block)]
             function: Any = node.target
             args, kwargs = _arguments(node, places)
@@ -218,6 +261,12 @@ class _Tape:
     def _results(self, values: dict[Node, Any]) -> tuple[Tensor, ...]:
         results: Any = self._nodes[-1].args[0]
         return tuple(values[result] for result in results)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal; what is not a number equals its like."""
+    # The first comparison is nearly always enough, and needs no memory.
+    return torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _lay_out(blocks: Sequence[_Block]) -> int:

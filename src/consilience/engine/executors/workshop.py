@@ -12,6 +12,7 @@ import torch
 from consilience.engine.executors.captured import Captured, GraphMemory, lane_bytes
 from consilience.engine.executors.crew import Crew
 from consilience.engine.executors.machine import Blueprint, Machine, Plain
+from consilience.engine.executors.scheduling import in_turns
 from consilience.engine.memory import shown
 from consilience.errors import UserError
 from consilience.learning.batches import Pool
@@ -50,10 +51,10 @@ class Workshop:
 
         That follows from what one lane takes, and not from what happens to be free: a run must repeat.
         """
-        width = min(blueprint.width, self._most)
+        width = in_turns(blueprint.width, self._most)
         if not self.pool.targets.is_cuda or width == 1 or self.memory == UNLIMITED:
             return width
-        return max(1, min(width, self.memory // WORKING_SHARE // self._lane(blueprint)))
+        return in_turns(width, max(1, self.memory // WORKING_SHARE // self._lane(blueprint)))
 
     def _lane(self, blueprint: Blueprint) -> int:
         any_width = replace(blueprint, width=0)

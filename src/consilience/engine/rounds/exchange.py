@@ -31,6 +31,9 @@ from consilience.exchange.traffic import Traffic, row_bytes, times
 from consilience.transfer import to_device
 from consilience.types import Booleans, IntArray, State
 
+LARGE_BYTES = 2**28
+"""Messages that take more than this are not copied for nothing."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -60,8 +63,19 @@ def _columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
 
 def _rows(stacked: State, device: torch.device, *places: IntArray) -> State:
     """Some rows of stacked tensors, by as many leading axes as there are columns of places."""
+    if all((column == column[0]).all() for column in places):  # a server's clients: the same for all
+        first, count = tuple(int(column[0]) for column in places), len(places[0])
+        return tree.map_leaves(lambda value: value[first].expand(count, *value[first].shape), stacked)
     chosen = tuple(to_device(column, device) for column in places)
     return tree.map_leaves(lambda value: value[chosen], stacked)
+
+
+def _arranged(uploads: State, place: IntArray, device: torch.device) -> State:
+    """The uploads in rows of a table; without a copy where they lie in this order already."""
+    if (place.ravel() == np.arange(place.size)).all():
+        return tree.reshape_leading(tree.index(uploads, slice(place.size)), 1, *place.shape)
+    rows = to_device(place, device)
+    return tree.map_leaves(lambda value: value[rows], uploads)
 
 
 def _no_traffic(world: World) -> tuple[Traffic, ...]:
@@ -149,7 +163,7 @@ class Exchange:
             )
             return Report(hub, heard.mailbox, heard, outcome, told, traffic)
         delivered = [told.delivered(replica) for replica in range(len(world.replicas))]
-        hub = self._combine_apart(hub, outcome, jobs, delivered)
+        hub = self._combine_apart(hub, outcome, told, delivered)
         traffic = tuple(
             Traffic(times(len(came), up_bytes), count, len(came) if up_bytes else 0)
             for came, count in zip(delivered, received, strict=True)
@@ -192,7 +206,7 @@ class Exchange:
             if arrives:
                 to[replica * nodes + host].append(row)
         flat = tree.reshape_leading(hub, 2, len(to))
-        hub = tree.reshape_leading(self._combine_apart(flat, outcome, jobs, to), 1, *world.hub_shape)
+        hub = tree.reshape_leading(self._combine_apart(flat, outcome, told, to), 1, *world.hub_shape)
         up_bytes = row_bytes(self.form.travelling(outcome.uploads))
         traffic = tuple(
             Traffic(times(int(out), up_bytes), times(int(into), up_bytes), int(out) if up_bytes else 0)
@@ -251,57 +265,53 @@ class Exchange:
         return outcome
 
     def _combine_apart(
-        self, hub: State, outcome: Outcome, jobs: Jobs, heard: Sequence[Sequence[int]]
+        self, hub: State, outcome: Outcome, told: Told, heard: Sequence[Sequence[int]]
     ) -> State:
         """The hubs [hubs, ...] after they combined messages, each of its own senders.
 
         Args:
             hub: The hubs of all replicas, one after the other, as many of each.
             outcome: All messages, and which of them are sound.
-            jobs: Who sent them.
+            told: Who sent them.
             heard: The rows of those that come to each hub.
         """
         world = self.world
+        uploads = tree.without(outcome.uploads, self.form.private)
+        large = tree.nbytes(uploads) > LARGE_BYTES
+        if large:  # to copy them takes longer than to wait and see who is sound
+            heard = [[row for row in rows if told.arrived[row]] for rows in heard]
         width = max(1, *(len(rows) for rows in heard))
         # Numbers of messages that differ are padded with some that were not received.
         place = np.zeros((len(heard), width), dtype=np.int64)
         sizes = np.zeros((len(heard), width))
         for number, rows in enumerate(heard):
             place[number, : len(rows)] = rows
-            senders = (jobs[row] for row in rows)
+            senders = (told.jobs[row] for row in rows)
             sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in senders]
         replicas = torch.arange(len(heard), device=world.device) // (len(heard) // len(world.replicas))
+        blank = not large or not sizes.all()
 
-        def combine(swept: State, old: State, given: State, uploads: State) -> State:
+        def combine(swept: State, old: State, given: State, messages: State) -> State:
             facts = given["facts"]
-            rows = facts["place"]
-            samples = facts["samples"] * uploads["arrived"]["all"][rows]
-            messages = {
-                group: {name: _blanked(value[rows], samples > 0) for name, value in uploads[group].items()}
-                for group in uploads
-                if group != "arrived"
-            }
-            inbox = inbox_of(messages, samples, facts["population"])
+            samples = facts["samples"] * facts["sound"]
+            inbox = inbox_of(
+                _blanked(messages, samples > 0) if blank else messages, samples, facts["population"]
+            )
             new = self.phase(swept).combine(old, inbox)
             return tree.where(samples.sum() > 0, new, old)  # nothing heard, nothing changed
 
+        sound = {"facts": {"sound": outcome.arrived}}
         given = {
             "facts": {
                 "samples": to_device(sizes, world.device),
-                "place": to_device(place, world.device),
+                "sound": _arranged(sound, place, world.device)["facts"]["sound"],
                 "population": world.populations[replicas],
             }
         }
-        uploads = tree.without(outcome.uploads, self.form.private) | {"arrived": {"all": outcome.arrived}}
-        return world.executor.map(
-            combine,
-            (0, 0, 0, None),
-            world.numbers_of(replicas),
-            hub,
-            given,
-            uploads,
-            key=self.key("combine"),
-        )
+        key = self.key(f"combine, {blank=}")
+        messages = _arranged(uploads, place, world.device)
+        numbers = world.numbers_of(replicas)
+        return world.executor.map(combine, (0, 0, 0, 0), numbers, hub, given, messages, key=key)
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
         """The nodes' hubs after they combined what they heard."""
@@ -361,9 +371,9 @@ def at_nodes(
     return world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given, key=key)
 
 
-def _blanked(messages: Tensor, present: Tensor) -> Tensor:
+def _blanked(messages: State, present: Tensor) -> State:
     """Messages with zeros for those that were not received: 0 times NaN would still be NaN."""
-    return torch.where(present.reshape(-1, *[1] * (messages.ndim - 1)), messages, 0)
+    return tree.where(present, messages, tree.map_leaves(torch.zeros_like, messages))
 
 
 def _keep_where_nothing_was_heard(old: State, new: State, heard: Booleans, device: torch.device) -> State:

@@ -53,9 +53,9 @@ class SGD(Solver):
             super().update_in_place(params, grads, state)
             return
         fused_sgd(
-            list(params.values()),
-            [_laid_out_as(value, grads[name]) for name, value in params.items()],
-            [state["velocity"][name] for name in params] if "velocity" in state else [],
+            [_as_it_lies(value) for value in params.values()],
+            [_as_it_lies(_laid_out_as(value, grads[name])) for name, value in params.items()],
+            [_as_it_lies(state["velocity"][name]) for name in params] if "velocity" in state else [],
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=self.lr,
@@ -69,6 +69,11 @@ class SGD(Solver):
 def _laid_out_as(model: Tensor, value: Tensor) -> Tensor:
     """The value with the memory layout of another tensor: fused kernels run over memory, not over indices."""
     return value if value.stride() == model.stride() else torch.empty_like(model).copy_(value)
+
+
+def _as_it_lies(value: Tensor) -> Tensor:
+    """The numbers in their order in memory: of others the kernel makes a useless copy."""
+    return value if value.is_contiguous() else value.as_strided((value.numel(),), (1,))
 
 
 def _descend(lr: Number, direction: Params, params: Params) -> Params:
