@@ -113,8 +113,9 @@ def ours(
         before = torch.cuda.memory_allocated()
         simulation = simulate(arm.scene, arm.variants)
         trained = config.evaluate.trained
-        first, _ = _timed(simulation, trained=trained)
-        seconds, samples = zip(*(_timed(simulation, trained=trained) for _ in range(rounds)), strict=True)
+        (first,), _ = _timed(simulation, 1, trained=trained)
+        _timed(simulation, 1, trained=trained)  # what is repeated in every round is captured in the second
+        seconds, samples = _timed(simulation, rounds, trained=trained)
     return {
         "method": method,
         "precision": precision,
@@ -125,12 +126,19 @@ def ours(
     }
 
 
-def _timed(simulation: Simulation, *, trained: bool) -> tuple[float, int]:
+def _timed(simulation: Simulation, rounds: int, *, trained: bool) -> tuple[list[float], list[int]]:
+    """The seconds and the samples of some rounds, run as a run does: one ahead of what is looked at."""
     torch.cuda.synchronize()
-    start = time.perf_counter()
-    samples = sum(record.samples for record in simulation.step(trained=trained))
-    torch.cuda.synchronize()
-    return time.perf_counter() - start, samples
+    begun = [simulation.advance(trained=trained)]
+    seconds, samples, before = [], [], time.perf_counter()
+    for number in range(rounds):
+        if number + 1 < rounds:
+            begun.append(simulation.advance(trained=trained))
+        samples.append(sum(record.samples for record in begun.pop(0).records()))
+        now = time.perf_counter()
+        seconds.append(now - before)
+        before = now
+    return seconds, samples
 
 
 def loop(

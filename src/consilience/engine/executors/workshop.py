@@ -87,9 +87,11 @@ class Workshop:
         """
         self.clear()
         if lanes == 1:
+            needed = WORKING_SHARE * max(self._lane_bytes.values(), default=0)
+            more = f"{shown(needed)} of memory" if needed > self.memory else "more memory"
             raise UserError(
                 f"one client's step does not fit into the {shown(self.memory)} of memory that may be used: "
-                "set a smaller local.batch_size, a smaller model, or more memory"
+                f"set a smaller local.batch_size, a smaller model, or {more}"
             )
         if "memory" not in self._told:
             self._told.add("memory")
