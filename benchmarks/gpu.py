@@ -129,8 +129,8 @@ def ours(
 def _timed(simulation: Simulation, rounds: int, *, trained: bool) -> tuple[list[float], list[int]]:
     """The seconds and the samples of some rounds, run as a run does: one ahead of what is looked at."""
     torch.cuda.synchronize()
-    begun = [simulation.advance(trained=trained)]
     seconds, samples, before = [], [], time.perf_counter()
+    begun = [simulation.advance(trained=trained)]
     for number in range(rounds):
         if number + 1 < rounds:
             begun.append(simulation.advance(trained=trained))

@@ -99,7 +99,7 @@ def test_out_of_memory_the_lanes_are_halved_and_that_is_said_once(federation, mo
 def test_what_does_not_fit_alone_is_one_line(federation, monkeypatch):
     place = federation()
     Scarce(monkeypatch, 0)
-    with pytest.raises(UserError, match="one client's step does not fit into the 8 GB .*batch_size"):
+    with pytest.raises(UserError, match=r"one client's step does not fit into the 8 GB .*batch_size"):
         place.run(Batched(place.pool, 5, 5, memory=8 * 10**9), train)
 
 
