@@ -199,5 +199,8 @@ def _starts(counts: IntArray) -> IntArray:
 def _entries(lengths: Tensor, starts: Tensor, total: int) -> tuple[Tensor, Tensor]:
     """The list of every entry of lists laid end to end, and the entry's place in that list."""
     which = torch.arange(len(lengths), device=lengths.device)
-    owner = torch.repeat_interleave(which, lengths, output_size=total)
+    if lengths.is_cuda:
+        owner = torch.repeat_interleave(which, lengths, output_size=total)
+    else:  # torch wakes all of its threads for this
+        owner = torch.from_numpy(np.repeat(which.numpy(), lengths.numpy()))
     return owner, torch.arange(total, device=lengths.device) - starts[owner]

@@ -53,8 +53,8 @@ def graphs(request, monkeypatch):
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"desa"}))
 def test_rounds_are_the_same_with_and_without(name, monkeypatch):
     results = []
-    for share in (lanes.ROUTINES_SHARE, 2**63):
-        monkeypatch.setattr(lanes, "ROUTINES_SHARE", share)
+    for share in (lanes.COPIED_SHARE, 2**63):
+        monkeypatch.setattr(lanes, "COPIED_SHARE", share)
         subject = prepare(METHODS[name]())
         layout = Layout(
             subject.topologies[0], {seed: ragged_partition(SIZES, seed) for seed in range(2)}, lanes=3

@@ -35,8 +35,9 @@ class Executor(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    def __init__(self, pool: Pool, copied: int = 2**28) -> None:
+        self.pool, self.copied = pool, copied
+        """States of at most so many bytes may be copied so that nobody has to wait."""
 
     @abstractmethod
     def map(

@@ -7,9 +7,9 @@ launching each from Python takes longer than running it. A replay launches them 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -47,16 +47,29 @@ class GraphMemory:
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # while a graph is captured nothing can be given back
-        with torch.no_grad(), torch.cuda.stream(stream):
-            graph.capture_begin(pool=self._handle)
+        with torch.no_grad(), torch.cuda.stream(stream), _nothing_collected():
+            graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
             try:
                 work()
             except BaseException:
+                self._handle = None  # it is taken for one in which something is being captured
                 with contextlib.suppress(RuntimeError):  # about the capture, which is of no interest any more
                     graph.capture_end()
                 raise
             graph.capture_end()
         return graph
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """A context in which no garbage is collected: with a graph or an event among it a capture would fail."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class Captured(Machine):
     def __init__(self, pool: Pool, blueprint: Blueprint, graphs: GraphMemory, *, compiled: bool) -> None:
         super().__init__(pool, blueprint, whole=compiled or blueprint.width > 1)
         self._graphs, self._compiled = graphs, compiled
-        self._steps: dict[bool, Callable[[Sequence[Tensor]], None]] = {}
+        self._steps: dict[bool, LaneProgram | Callable[..., None]] = {}
         self._captures: dict[tuple[int, bool], Capture] = {}
 
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
@@ -120,16 +133,20 @@ class Captured(Machine):
     def _ticks(self, full: bool, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
         if full not in self._steps:
             self._steps[full] = self._step(self.program(self.example(self.blueprint.rows), full=full))
-        raw = self.pool.raw(rows, weight, keys)
+        raw, step = self.pool.raw(rows, weight, keys), self._steps[full]
         for tick in range(len(rows)):
-            self._steps[full]([self.of_lanes(value[tick]) for value in raw[:4]])
+            given = (*self.arguments, *(self.of_lanes(value[tick]) for value in raw[:4]))
+            if isinstance(step, LaneProgram):
+                self.keep(step.result.state(step.module.forward(*given)))
+            else:
+                step(*given)
 
-    def _step(self, program: LaneProgram) -> Callable[[Sequence[Tensor]], None]:
+    def _step(self, program: LaneProgram) -> LaneProgram | Callable[..., None]:
+        """What runs a tick: a program whose results are to be kept, or one that writes them itself."""
         if self.alone and not self._compiled:
-            return partial(self._tick, program)
+            return program
         module = self.in_place(program)
-        run = torch.compile(module, fullgraph=True, dynamic=False) if self._compiled else module.forward
-        return lambda batch: run(*self.arguments, *batch)
+        return torch.compile(module, fullgraph=True, dynamic=False) if self._compiled else module.forward
 
     def in_place(self, program: LaneProgram) -> GraphModule:
         """The same program, which writes the next carries over the old ones."""
@@ -138,16 +155,17 @@ class Captured(Machine):
         exact = torch.get_float32_matmul_precision() == "highest"
         return module if self.alone else fused(module, layers=not exact)
 
-    def _tick(self, program: LaneProgram, batch: Sequence[Tensor]) -> None:
-        self.keep(program.result.state(program.module.forward(*self.arguments, *batch)))
-
 
 def lane_bytes(pool: Pool, blueprint: Blueprint) -> int:
     """How many bytes a lane takes: what it holds, what a step computes at its peak, and its next batches."""
     lanes = 2  # a single one would run in another way
     machine = Captured(pool, replace(blueprint, width=lanes), GraphMemory(), compiled=False)
     batch = machine.example(blueprint.rows)
+    device = pool.targets.device
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
     program = machine.program(batch, full=False)
+    # To record it takes more than to run it, and has to fit, too.
+    measured = torch.cuda.max_memory_allocated(device) - before
     batches = TICKS * sum(value.nbytes for value in batch)
-    # As it was recorded: that, too, has to fit.
-    return -(-(machine.held_bytes + peak_bytes(program.module) + batches) // lanes)
+    return -(-(machine.held_bytes + max(measured, peak_bytes(program.module)) + batches) // lanes)

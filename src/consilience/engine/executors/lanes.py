@@ -292,10 +292,10 @@ class Batched(Executor):
         compiled: bool = False,
         memory: int = UNLIMITED,
     ) -> None:
-        super().__init__(pool)
+        super().__init__(pool, memory // COPIED_SHARE)
         self.lanes, self.chunk, self.workers = lanes, chunk, workers
         self._workshop = Workshop(pool, memory, compiled=compiled)
-        self._routines = Routines(memory // ROUTINES_SHARE)
+        self._routines = Routines(self.copied)
 
     def close(self) -> None:
         self._workshop.close()
@@ -375,8 +375,8 @@ class Batched(Executor):
         return Outcome(uploads, memories, found["arrived"]["all"], fold.tally)
 
 
-ROUTINES_SHARE = 64
-"""Functions of states that take more than one part in so many of the memory are not recorded."""
+COPIED_SHARE = 64
+"""States that take more than one part in so many of the memory are not copied so that nobody has to wait."""
 
 UPLOAD, MEMORY = "upload.", "memory."
 """What stands before the names of groups where both are in one State."""

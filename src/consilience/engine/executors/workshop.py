@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -105,6 +106,7 @@ class Workshop:
         self._machines.clear()
         self._graphs = GraphMemory()
         if self.pool.targets.is_cuda:
+            gc.collect()  # compiled steps refer to themselves
             torch.cuda.empty_cache()
 
     def close(self) -> None:

@@ -31,9 +31,6 @@ from consilience.exchange.traffic import Traffic, row_bytes, times
 from consilience.transfer import to_device
 from consilience.types import Booleans, IntArray, State
 
-LARGE_BYTES = 2**28
-"""Messages that take more than this are not copied for nothing."""
-
 
 @dataclass(frozen=True)
 class Report:
@@ -277,7 +274,7 @@ class Exchange:
         """
         world = self.world
         uploads = tree.without(outcome.uploads, self.form.private)
-        large = tree.nbytes(uploads) > LARGE_BYTES
+        large = tree.nbytes(uploads) > world.executor.copied
         if large:  # to copy them takes longer than to wait and see who is sound
             heard = [[row for row in rows if told.arrived[row]] for rows in heard]
         width = max(1, *(len(rows) for rows in heard))
