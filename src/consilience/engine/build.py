@@ -129,6 +129,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
         initial=initial,
         test=np.arange(len(scene.dataset.targets), len(pool.targets), dtype=np.int64),
         network=scene.network,
+        memory=scene.memory or usual_memory(scene.device),
         coordinates=scene.coordinates,
         redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )

@@ -71,6 +71,8 @@ class World:
     """Rows of the global test set in the pool."""
     network: Network
     """How the graph behaves over time."""
+    memory: int
+    """How many bytes of the device may be used."""
     redraw: Callable[[int, int], Adjacency | None]
     """Gives the graph of a seed after some number of drawings."""
     coordinates: tuple[Coordinate, ...] = ()

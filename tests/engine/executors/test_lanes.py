@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from consilience import tree
+from consilience.algorithms import METHODS
 from consilience.client import Client, Rows, Step
 from consilience.engine.executors import machine, tape
 from consilience.engine.executors.lanes import LaneFold
@@ -24,6 +25,8 @@ from consilience.exchange.cohort import LocalWork
 from consilience.learning.batches import Plan
 from consilience.learning.solvers import SGD, Adam
 from consilience.objectives.base import Objective
+from consilience.testing import prepare
+from consilience.testing.federation import Layout, ragged_partition, simulation_of
 from consilience.types import State
 
 CLASSES = 3
@@ -308,3 +311,21 @@ def test_why_steps_run_the_slower_way_is_said_once_a_reason(federation, caplog, 
     (told,) = caplog.records
     assert told.levelname == "INFO"
     assert told.getMessage().endswith(runs[0].obstacle)
+
+
+def test_cohorts_that_differ_use_a_few_machines():
+    sizes = [3 + 7 * number % 40 for number in range(60)]
+    partition = ragged_partition(sizes)
+    subject = prepare(METHODS["fedavg"]())
+    layout = Layout(partitions={0: partition}, participation=24, work=LocalWork(2, None, 16), lanes=100)
+    found = simulation_of(subject, replace(layout, partitions={0: within(partition, 90)}))
+    for _ in range(25):
+        found.step(evaluate=False)
+    blueprints = [blueprint for blueprint, _ in found.world.executor._workshop._machines]
+    assert {one.rows for one in blueprints} == {16}
+    assert len({one.width for one in blueprints}) <= 4
+
+
+def within(partition: Any, rows: int) -> Any:
+    """The same numbers of rows, all within the first so many."""
+    return replace(partition, shards=tuple(shard % rows for shard in partition.shards))

@@ -6,9 +6,10 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
-from consilience.engine.executors.program import overwriting, record
+from consilience.engine.executors.program import Recorder, overwriting, peak_bytes, record
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2) - 2
 
@@ -99,3 +100,34 @@ def test_a_tensor_at_the_address_of_another_is_not_taken_for_it():
 
     program, other = record(function, [A]), torch.randn(2, 3)
     assert_close(program(other), tuple(function(other)))
+
+
+def test_the_peak_is_what_is_needed_at_a_time():
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        a = x + 1  # made and gone
+        b = (a * 2).view(-1)  # a and what b shows
+        del a
+        c = b.reshape(10, 10).t() + 3  # b and c
+        return [c.sum()]
+
+    x = torch.zeros(10, 10, dtype=torch.float64)
+    assert peak_bytes(record(function, [x])) == 2 * x.nbytes
+    assert peak_bytes(record(lambda x: [x.t()], [x])) == 0
+
+
+def test_what_is_entered_is_one_operation_and_not_looked_into():
+    class Inside(nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            Inside.calls += 1
+            return [torch.tensor(x.sum().item()), x * Inside.calls]  # what could not be recorded
+
+    inside = Inside()
+    x = torch.arange(3.0)
+    recorder = Recorder([x])
+    (result,) = recorder.run(lambda x: [recorder.enter(inside, [x + 1])[1] * 2])
+    assert result.tolist() == [2, 4, 6]
+    module = recorder.module()
+    assert [node.op for node in module.graph.nodes].count("call_module") == 1
+    assert module.forward(x)[0].tolist() == [4, 8, 12]

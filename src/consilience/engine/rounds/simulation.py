@@ -96,8 +96,9 @@ class Simulation:
         self._done = 0.0  # when the last record was made
         self.mailbox: Mailbox | None = None
         population = world.population
-        self.store = Store(len(world.replicas) * population, self._initial_memory, world.device)
-        self.links = Store(len(world.replicas) * population**2, self._initial_link, world.device)
+        rows, device, memory = len(world.replicas) * population, world.device, world.memory
+        self.store = Store(rows, self._initial_memory, device, memory)
+        self.links = Store(rows * population, self._initial_link, device, memory)
         hubs = self._map_rows(lambda whole, model: whole.init_hub(model), world.hub_rows)
         self.hub = tree.reshape_leading(hubs, 1, *world.hub_shape)
 

@@ -22,8 +22,8 @@ Initial = Callable[[IntArray], State]
 """A function that gives the initial memories of some rows, stacked."""
 
 
-DEVICE_SHARE = 64
-"""Memories stay on a GPU while they take no more than one part in so many of its memory."""
+DEVICE_SHARE = 8
+"""Memories stay on a GPU while they take no more than one part in so many of what may be used of it."""
 
 HOST_BYTES = 2**31
 """Larger memories lie in temporary files; the operating system keeps in memory what fits."""
@@ -91,10 +91,16 @@ class Store:
     """One row of memory for every client of every replica.
 
     A row exists from its client's first round on; until then it is what `initial` gives.
+
+    Args:
+        rows: How many there are.
+        initial: What is in a row before it is written.
+        device: Where memories are needed.
+        memory: How many bytes of the device may be used, by all that is there.
     """
 
-    def __init__(self, rows: int, initial: Initial, device: torch.device) -> None:
-        self._rows, self._initial, self._device = rows, initial, device
+    def __init__(self, rows: int, initial: Initial, device: torch.device, memory: int = 2**31) -> None:
+        self._rows, self._initial, self._device, self._memory = rows, initial, device, memory
         self._seen: Booleans | None = None  # until a row is kept: there may be very many
         self._columns: dict[str, dict[str, Column]] = {}
         self._groups: tuple[str, ...] = ()  # some may be without tensors, and then not in a snapshot
@@ -146,7 +152,7 @@ class Store:
 
     def _column(self, like: Tensor, size: int) -> Column:
         """The place of one tensor of memories that take so many bytes in all."""
-        on_device = self._device.type == "cuda" and size <= _device_memory(self._device) // DEVICE_SHARE
+        on_device = self._device.type == "cuda" and size <= self._memory // DEVICE_SHARE
         if not on_device and size > HOST_BYTES and like[0].numel():
             return Filed(self._rows, like)
         return Held(self._rows, like, self._device if on_device else torch.device("cpu"))
@@ -173,7 +179,3 @@ class Store:
         self._seen = None
         memories = {g.removeprefix("memory."): p for g, p in snapshot.items() if g.startswith("memory.")}
         self.save(snapshot["rows"]["number"].cpu().numpy(), memories)
-
-
-def _device_memory(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).total_memory)
