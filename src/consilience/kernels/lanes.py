@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -19,3 +20,8 @@ def in_memory(value: Tensor) -> Tensor:
     or write a copy for each kernel that it does not know. A view by strides needs it in memory.
     """
     return value.as_strided(value.shape, value.stride())
+
+
+def for_triton(*values: Tensor) -> bool:
+    """Whether Triton's kernels compute with some tensors; elsewhere, and for float64, torch does."""
+    return all(value.is_cuda and value.dtype != torch.float64 for value in values)
