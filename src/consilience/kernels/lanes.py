@@ -16,8 +16,7 @@ def lanes_first(value: Tensor, dim: int | None, info: Any) -> Tensor:
 def in_memory(value: Tensor) -> Tensor:
     """The same value, which a compiler computes once and keeps.
 
-    It would compute it anew wherever it is read, from four times as many numbers where pooling is involved,
-    or write a copy for each kernel that it does not know. A view by strides needs it in memory.
+    It would write a copy for each kernel that it does not know. A view by strides needs it in memory.
     """
     return value.as_strided(value.shape, value.stride())
 
