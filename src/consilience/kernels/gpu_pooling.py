@@ -138,7 +138,7 @@ def _(x: Tensor, places: Tensor) -> Tensor:
 
 @torch.library.custom_op("consilience::put_pixels", mutates_args=())
 def put_pixels(values: Tensor, places: Tensor) -> Tensor:
-    """The images [..., height, width, channels] that have values at the places of windows, and zeros elsewhere.
+    """The images [..., height, width, channels] with values at the places of windows, and zeros elsewhere.
 
     Args:
         values: [..., height / 2, width / 2, channels], wherever they lie.
