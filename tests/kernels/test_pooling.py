@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from consilience.engine.executors.program import record
-from consilience.kernels.gpu_pooling import pool
+from consilience.engine.executors.program import form, record
+from consilience.kernels.gpu_pooling import pool, pool_pixels, put_pixels, take_pixels
 from consilience.kernels.pooling import Pooling
 from consilience.learning.layers import convert
 
@@ -71,13 +76,67 @@ def test_what_gpus_do_is_torchs_own_for_one_client_and_for_lanes_of_lanes(few, r
 
 
 def test_what_gpus_do_leaves_channels_last_in_memory_and_keeps_a_byte_a_window():
-    x = torch.randn(2, 6, 4, 5).movedim(-1, -3)
-    program = record(
-        lambda given: (torch.func.grad(lambda x: pool(x, True).sum())(given), pool(given, True)), [x]
-    )
+    x = torch.randn(3, 2, 6, 4, 5).movedim(-1, -3)
+
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        found, back = torch.func.vjp(lambda x: pool(x, True).flatten(1), x)
+        return back(found)[0], pool(x, True)
+
+    program = record(torch.func.vmap(step), [x])
     assert all(value.movedim(-3, -1).is_contiguous() for value in program(x))
-    kept = [node for node in program.graph.nodes if "as_strided" in str(node.target)]
-    assert any(node.all_input_nodes[0].name.startswith("where") for node in kept)
+    (put,) = (node for node in program.graph.nodes if "put_pixels" in str(node.target))
+    values, places = (form(node) for node in put.all_input_nodes)
+    assert places.dtype == torch.int8
+    assert places.contiguous
+    assert not values.contiguous  # read where it lies, and not copied before
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_torch_knows_what_the_operations_give(relu):
+    x = torch.randn(2, 4, 6, 5)
+    values, places = pool_pixels(x, relu)
+    torch.library.opcheck(pool_pixels, (x, relu))
+    torch.library.opcheck(take_pixels, (x, places))
+    torch.library.opcheck(put_pixels, (values, places))
+
+
+def check_kernels(device: str) -> None:
+    for few in (False, True):
+        for shape in ((2, 3, 6, 4, 5), (1, 2, 2, 1), (3, 8, 12, 40), (2, 4, 2, 300)):
+            torch.manual_seed(0)
+            x = torch.randn(*shape, dtype=torch.float64, device=device)
+            x = x.round() if few else x
+            x[(0,) * len(shape)] = float("nan")
+            for relu in (False, True):
+                wanted, at = pool_pixels(x, relu)
+                values, places = triton_pooling().pool(x.float(), relu)
+                assert torch.equal(places, at)
+                assert torch.equal(values.nan_to_num(9), wanted.float().nan_to_num(9))
+                found = triton_pooling().take(x.float(), at)
+                assert torch.equal(found.nan_to_num(9), take_pixels(x, at).float().nan_to_num(9))
+                first = wanted.movedim(-1, -3).contiguous().movedim(-3, -1)  # channels first in memory
+                for given in (wanted, first):
+                    found = triton_pooling().put(given.float(), at)
+                    assert torch.equal(found.nan_to_num(9), put_pixels(wanted, at).float().nan_to_num(9))
+
+
+def triton_pooling():
+    from consilience.kernels import triton_pooling
+
+    return triton_pooling
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_kernels_compute_what_torch_computes():
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}  # read when Triton is imported
+    run = "from tests.kernels.test_pooling import check_kernels; check_kernels('cpu')"
+    done = subprocess.run([sys.executable, "-c", run], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_kernels_on_a_gpu():
+    check_kernels("cuda")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -85,7 +144,7 @@ def test_images_of_gpus_with_channels_last_are_pooled_so():
     x = torch.randn(2, 3, 6, 4, 5, device="cuda").movedim(-1, -3)
     for images, own in ((x, True), (x.contiguous(), False)):
         program = record(lambda given: (torch.func.vmap(Pooling.of(nn.MaxPool2d(2)))(given),), [images])
-        assert own == any("maximum" in str(node.target) for node in program.graph.nodes)
+        assert own == any("pool_pixels" in str(node.target) for node in program.graph.nodes)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Convolutions, pooling, dense layers and updates of many clients at once."""
+"""Convolutions, pooling, dense layers, losses and updates of many clients at once."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from consilience.kernels import descent
+from consilience.kernels.lanes import for_triton
 
 
 @torch.library.custom_op("consilience::dense_lanes", mutates_args=())
@@ -27,7 +28,7 @@ def dense_lanes(
         shift: One number. Where it is given, `x` are bytes, and the inputs (x - shift) / scale.
         scale: One number.
     """
-    if _for_triton(x, weight):
+    if for_triton(x, weight):
         from consilience.kernels import triton_dense as triton_kernels
 
         bias = None if bias is None else bias.contiguous()
@@ -56,7 +57,7 @@ def dense_lanes_backward(grad: Tensor, weight: Tensor, seen: Tensor | None) -> T
         weight: [lanes, outs, ins].
         seen: Inputs that came out of a ReLU: where they are not above 0, gradients are 0.
     """
-    if _for_triton(grad, weight):
+    if for_triton(grad, weight):
         from consilience.kernels import triton_dense as triton_kernels
 
         seen = None if seen is None else seen.contiguous()
@@ -80,7 +81,7 @@ def descend(written: Sequence[Tensor], given: Sequence[Tensor], updates: str) ->
         updates: How, as `descent.encoded` writes it.
     """
     moves = descent.decoded(updates)
-    if not _for_triton(*written, *given):
+    if not for_triton(*written, *given):
         descent.apply([*written, *given], moves)
         return
     from consilience.kernels import triton_dense as triton_kernels
@@ -93,7 +94,3 @@ def descend(written: Sequence[Tensor], given: Sequence[Tensor], updates: str) ->
 @descend.register_fake
 def _(written: Sequence[Tensor], given: Sequence[Tensor], updates: str) -> None:
     return None
-
-
-def _for_triton(*values: Tensor) -> bool:
-    return all(value.is_cuda and value.dtype != torch.float64 for value in values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -15,7 +16,11 @@ def lanes_first(value: Tensor, dim: int | None, info: Any) -> Tensor:
 def in_memory(value: Tensor) -> Tensor:
     """The same value, which a compiler computes once and keeps.
 
-    It would compute it anew wherever it is read, from four times as many numbers where pooling is involved,
-    or write a copy for each kernel that it does not know. A view by strides needs it in memory.
+    It would write a copy for each kernel that it does not know. A view by strides needs it in memory.
     """
     return value.as_strided(value.shape, value.stride())
+
+
+def for_triton(*values: Tensor) -> bool:
+    """Whether Triton's kernels compute with some tensors; elsewhere, and for float64, torch does."""
+    return all(value.is_cuda and value.dtype != torch.float64 for value in values)

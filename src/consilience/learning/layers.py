@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from consilience.errors import UserError
 from consilience.kernels.convolution import Convolution
 from consilience.kernels.pooling import Pooling
-from consilience.learning.randomness import keyed_bits
+from consilience.learning.dropping import dropped
 from consilience.torch_internals import BatchNorm, batch_normalised
 
 ROWS = "rows"  # buffer of RowBatchNorm: [batch] 1 for rows that count, or [0] if all do
@@ -148,11 +148,9 @@ class KeyedDropout(nn.Module):
             return x
         if self.probability >= 1:
             return torch.zeros_like(x)
-        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else x.shape
-        bits = keyed_bits(self.key, self.layer + 100003 * self.calls, shape, x.device)
+        stream = self.layer + 100003 * self.calls
         self.calls += 1  # a layer that is used again draws again
-        kept = bits >= int((self.probability - 0.5) * 2**32)
-        return x * kept.to(x.dtype) / (1 - self.probability)
+        return dropped(x, self.key, stream, self.probability, self.whole_channels)
 
 
 def convert(module: nn.Module) -> nn.Module:

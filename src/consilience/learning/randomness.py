@@ -82,7 +82,7 @@ def keyed_bits(key: Tensor, stream: int, shape: tuple[int, ...], device: torch.d
     """Uniform int32 numbers that are a pure function of (key, stream, position).
 
     Args:
-        key: 0-d int64, the source of the draws.
+        key: 0-d int64, the source of the draws; or keys with axes of their own, to which the shape expands.
         stream: A number that tells draws from the same key apart.
         shape: The shape of the result.
         device: Where the result is needed.
@@ -90,7 +90,12 @@ def keyed_bits(key: Tensor, stream: int, shape: tuple[int, ...], device: torch.d
     positions = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=device).reshape(shape)
     low = (key & 0x7FFFFFFF).to(torch.int32)
     high = ((key >> 31) & 0x7FFFFFFF).to(torch.int32)
-    return _mixed32(_mixed32(positions ^ low) ^ (high + stream * 0x1E3779B9 % 2**31))
+    return _mixed32(_mixed32(positions ^ low) ^ (high + salt(stream)))
+
+
+def salt(stream: int) -> int:
+    """What the number of a stream adds to keys, from 0 to 2^31 - 1."""
+    return stream * 0x1E3779B9 % 2**31
 
 
 def _mixed32(x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from consilience.experiment import plan
 from consilience.kernels.descent import decoded
 from consilience.learning.batches import Pool
 from consilience.learning.solvers import SGD, Adam
+from consilience.learning.task import mean_loss
 from consilience.types import State
 
 MOMENTUM = {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 0.001}
@@ -144,6 +145,8 @@ def test_training_steps_of_dense_models_are_fused(programs, method, solver, batc
         assert counts["consilience.dense_lanes_backward.default"] == 2
         assert counts["consilience.descend.default"] == 1
         assert counts["aten.bmm.default"] == 0
+        assert counts["consilience.classify_lanes.default"] == 1
+        assert not counts.keys() & {"aten.gather.default", "aten.scatter.value", "aten._log_softmax.default"}
 
 
 @pytest.mark.parametrize("method", ["fedcurv", "fagh", "fedlin", "pfedme", "hwa"])
@@ -266,3 +269,38 @@ def test_rounded_products_are_fused():
     module = overwriting(record(torch.func.vmap(step), arguments), [0, 1])
     other = compare(module, arguments, 0.02)
     assert gradients(other) == {2: 1, 1: 1}
+
+
+def losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("loss", "known"),
+    [
+        (lambda z, t, w: mean_loss(losses(z, t), w), True),
+        (lambda z, t, w: 3 + mean_loss(losses(z, t), w) * 0.5, True),
+        (lambda z, t, w: mean_loss(losses(z.sin(), t), w) + z.square().sum(), True),
+        (lambda z, t, w: mean_loss(losses(z, t), w) ** 2, False),
+        (lambda z, t, w: mean_loss(losses(z, t), w + w), True),
+        (lambda z, t, w: losses(z, t).mean(), False),
+        (lambda z, t, w: mean_loss(losses(z.log_softmax(0), t), w), True),
+        (lambda z, t, w: mean_loss(nn.functional.cross_entropy(z, t, w[:5], reduction="none"), w), False),
+        (
+            lambda z, t, w: mean_loss(
+                nn.functional.cross_entropy(z, t, reduction="none", label_smoothing=0.1), w
+            ),
+            False,
+        ),
+    ],
+)
+def test_only_mean_losses_of_classification_problems_are_fused(loss, known):
+    def step(logits, total, targets, weight):
+        grad, value = torch.func.grad_and_value(lambda z: loss(z, targets, weight))(logits)
+        return [logits - grad, total + value * weight.sum()]
+
+    weight = torch.tensor([1.0, 0.5, 0, 1, 0, 2, 1]).repeat(2, 1).double()
+    logits, targets = torch.randn(2, 7, 5, dtype=torch.float64), torch.randint(0, 5, (2, 7))
+    arguments = [logits, torch.zeros(2, dtype=torch.float64), targets, weight]
+    other = compare(overwriting(record(torch.func.vmap(step), arguments), [0, 1]), arguments)
+    assert operations(other)["consilience.classify_lanes.default"] == known

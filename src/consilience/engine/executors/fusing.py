@@ -1,4 +1,4 @@
-"""Recorded programs with fewer passes over memory: dense layers and updates as single operations.
+"""Recorded programs with fewer passes over memory: losses, dense layers and updates as single operations.
 
 What is not understood stays as it was recorded.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from consilience.engine.executors.losses import fuse_losses
 from consilience.engine.executors.patterns import (
     arguments,
     as_rows,
@@ -32,7 +33,7 @@ MOST_ROWS = 128
 
 
 def fused(module: GraphModule, *, layers: bool = True) -> GraphModule:
-    """The same program, which overwrites its arguments, with updates and layers as single operations.
+    """The same program, which overwrites its arguments, with losses, updates and layers as single operations.
 
     Without layers where products are exact: those of torch are the faster ones then.
     """
@@ -40,6 +41,8 @@ def fused(module: GraphModule, *, layers: bool = True) -> GraphModule:
     for node in list(graph.nodes):
         _round_as_it_lies(graph, node)
     drop_dead_code(graph)  # a gradient that is read in vain, too, would be kept in memory
+    fuse_losses(graph)
+    drop_dead_code(graph)
     fuse_updates(graph)
     drop_dead_code(graph)
     for node in list(graph.nodes):

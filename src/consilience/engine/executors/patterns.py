@@ -116,3 +116,35 @@ def number(node: Node) -> float | None:
 
 def _finite(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def matches(pattern: object, found: object, known: dict[Node, Any]) -> bool:
+    """Whether what a graph computes is what a pattern, another recorded graph, computes.
+
+    Args:
+        pattern: A node of the pattern, or what an operation there is called with.
+        found: The same of the graph.
+        known: Which nodes stand for which of the pattern; those that are found are added. The pattern's
+            placeholders stand for anything.
+    """
+    if isinstance(pattern, list | tuple):
+        return (
+            isinstance(found, list | tuple)
+            and len(found) == len(pattern)
+            and all(matches(one, two, known) for one, two in zip(pattern, found, strict=True))
+        )
+    if not isinstance(pattern, Node):
+        return not isinstance(found, Node) and type(pattern) is type(found) and pattern == found
+    if not isinstance(found, Node):
+        return False
+    if pattern not in known:
+        same = pattern.op == "placeholder" or (
+            pattern.op == found.op == "call_function"
+            and pattern.target is found.target
+            and pattern.kwargs == found.kwargs
+            and matches(pattern.args, found.args, known)
+        )
+        if not same:
+            return False
+        known[pattern] = found
+    return known[pattern] is found
