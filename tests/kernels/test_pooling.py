@@ -70,14 +70,10 @@ def test_what_gpus_do_is_torchs_own_for_one_client_and_for_lanes_of_lanes(few, r
         assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_what_gpus_do_leaves_channels_last_in_memory_and_keeps_a_byte_a_window():
+def test_what_gpus_do_leaves_channels_last_in_memory():
     x = torch.randn(2, 6, 4, 5).movedim(-1, -3)
-    program = record(
-        lambda given: (torch.func.grad(lambda x: pool(x, True).sum())(given), pool(given, True)), [x]
-    )
-    assert all(value.movedim(-3, -1).is_contiguous() for value in program(x))
-    kept = [node for node in program.graph.nodes if "as_strided" in str(node.target)]
-    assert any(node.all_input_nodes[0].name.startswith("where") for node in kept)
+    for value in (pool(x, True), torch.func.grad(lambda x: pool(x, True).sin().sum())(x)):
+        assert value.movedim(-3, -1).is_contiguous()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -11,7 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from consilience.kernels.lanes import in_memory, lanes_first
+from consilience.kernels.lanes import lanes_first
+from consilience.torch_internals import in_memory
 
 
 def pool(x: Tensor, relu: bool) -> Tensor:
