@@ -1,7 +1,7 @@
 """Max-pooling on a GPU, in operations that a compiler fuses with those before and after it.
 
-Torch's own keeps where each maximum was as a number of eight bytes, and its gradient, compiled, finds the
-maxima again for every pixel. Here one byte is kept, and the gradient reads nothing else of the images.
+Torch's own says where a maximum was by its place in the whole image, in eight bytes, and `vmap` copies these
+and the gradients with channels first. Here it is the place in its window, one byte, and channels stay last.
 """
 
 from __future__ import annotations
