@@ -266,6 +266,16 @@ def memory_left_as_it_is() -> Iterator[None]:
         memory.fill_uninitialized_memory = before
 
 
+def in_memory(value: Tensor) -> Tensor:
+    """The same value, which torch.compile computes once and writes once.
+
+    Left alone it computes a value anew wherever that is read (for pooling from four times as many numbers),
+    and writes a copy for each operation that it does not know. Relied on: what a view by strides is taken of
+    lies in memory, in the order in which it was recorded. Promised: the value only.
+    """
+    return value.as_strided(value.shape, value.stride())
+
+
 # Modules
 
 BatchNorm = _BatchNorm

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 from consilience import torch_internals as internals
@@ -109,3 +112,19 @@ def test_new_memory_is_not_filled(filled, monkeypatch):
     with internals.memory_left_as_it_is():
         assert settings.fill_uninitialized_memory is False, changed
     assert settings.fill_uninitialized_memory is filled, changed
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
+@pytest.mark.parametrize("kept", [False, True])
+def test_compiled_programs_write_what_is_to_be_in_memory(kept, device):
+    def function(x: Tensor) -> Tensor:
+        signs = (x > 0).to(torch.int8)
+        signs = internals.in_memory(signs) if kept else signs
+        return signs[:, :, None] == torch.arange(2, device=device)  # each is read twice
+
+    x = torch.randn(8, 8, device=device)
+    compiled = torch.compile(function, fullgraph=True, dynamic=False)
+    found, code = run_and_get_code(compiled, x)
+    assert torch.equal(found, function(x))
+    written = any("empty" in line and "torch.int8" in line for line in "".join(code).splitlines())
+    assert written == kept, "torch changed: compiled programs keep other values than those viewed by strides"

@@ -16,8 +16,8 @@ from torch.nn.grad import conv2d_weight
 
 from consilience.kernels import cpu_convolution
 from consilience.kernels.cpu_convolution import Pair
-from consilience.kernels.lanes import in_memory, lanes_first
-from consilience.torch_internals import autocast_type, recast
+from consilience.kernels.lanes import lanes_first
+from consilience.torch_internals import autocast_type, in_memory, recast
 
 SHALLOW = 32
 """The most weights of a filter whose patches are read as well from images with channels first."""

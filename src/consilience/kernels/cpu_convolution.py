@@ -8,12 +8,13 @@ in memory anyway. Results lie in the same way, so that the next layer finds them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from consilience.kernels.lanes import lane_by_lane
 
 Pair = tuple[int, int]
 
@@ -40,23 +41,6 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> T
 
 def _batch_last(x: Tensor) -> Tensor:
     return x if x.stride(0) == 1 else x.flatten(1).t().contiguous().t().reshape(x.shape)
-
-
-def lane_by_lane(
-    function: Callable[..., Tensor], info: Any, dims: Sequence[int | None], given: Sequence[Any]
-) -> tuple[Tensor, int]:
-    """A `vmap` rule for what is as fast for one client after the other as for many at once.
-
-    Args:
-        function: What is mapped.
-        info: What torch tells a rule, the number of clients among it.
-        dims: Which axis of each argument is that of the clients; None: the argument is shared.
-        given: The arguments.
-    """
-    lanes = range(info.batch_size)
-    pairs = list(zip(given, dims, strict=True))
-    results = [function(*(v if d is None else v.select(d, lane) for v, d in pairs)) for lane in lanes]
-    return torch.stack(results), 0
 
 
 def _patches(values: Tensor, size: int, back: bool) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.kernels import gpu_pooling
-from consilience.kernels.cpu_convolution import lane_by_lane
+from consilience.kernels.lanes import lane_by_lane
 from consilience.torch_internals import recast
 
 

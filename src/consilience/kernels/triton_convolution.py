@@ -137,11 +137,10 @@ def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
 def _tile_of_products(filters: int, channels: int, full: bool) -> Tile:
     """The tile of `convolve_deep`, whose sums are over the weights of a filter."""
     f = _side(filters, 128)
-    if full:
-        return Tile(f, 32, 256, 8, 3) if f == 32 else Tile(f, 32, 128, 4, 3)
-    if channels % 64:
-        return Tile(f, 32, 128, 4, 4)
-    return Tile(f, 64, 128, 8 if f == 128 else 4, 3)
+    if full and f == 32:
+        return Tile(f, 32, 256, 8, 3)
+    k, stages = (32, 3) if full else (64, 3) if channels % 64 == 0 else (32, 4)
+    return Tile(f, k, 128, 8 if f == 128 else 4, stages)
 
 
 def _tile_of_sums(filters: int, depth: int, full: bool) -> tuple[Tile, int]:

@@ -157,7 +157,7 @@ def convert(module: nn.Module) -> nn.Module:
     """A copy of a module with torch's batch normalisation and dropout replaced by the layers above.
 
     Convolutions become those that can run for many clients at once. They and pooling may lay images out in
-    memory as they like where nobody else can see it.
+    memory as they like where nobody else can see it, and a ReLU beside pooling becomes part of it.
     """
     wrapper = nn.ModuleList([copy.deepcopy(module)])  # so that the root itself can be replaced
     replaced: dict[int, nn.Module] = {}  # a layer that is used in two places stays one layer
