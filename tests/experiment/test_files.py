@@ -16,7 +16,7 @@ from consilience.config.config import Config, read_config
 from consilience.data.dataset import Dataset
 from consilience.engine.build import simulate
 from consilience.errors import UserError
-from consilience.experiment import Result, plan, split
+from consilience.experiment import Result, drawing, plan, split
 from consilience.experiment import execution as experiment
 from consilience.experiment import folder as run_folder
 from consilience.experiment.folder import CLIENTS, METRICS, RunFolder
@@ -199,7 +199,7 @@ def test_the_map_is_of_the_graph_of_the_first_seed_in_the_last_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configure: Callable[..., Config]
 ):
     seen: list[Any] = []
-    monkeypatch.setattr(experiment, "map_plot", lambda records, peers, *_: seen.append(peers))
+    monkeypatch.setattr(drawing, "map_plot", lambda records, peers, *_: seen.append(peers))
     config = configure(
         clients=8,
         rounds=3,

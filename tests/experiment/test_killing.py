@@ -12,6 +12,7 @@ import pytest
 
 from consilience.config.config import Config
 from consilience.errors import UserError
+from consilience.experiment import drawing
 from consilience.experiment import execution as experiment
 from consilience.experiment import folder as run_folder
 from consilience.experiment.folder import RunFolder
@@ -46,7 +47,7 @@ class _Killer:
 
         monkeypatch.setattr(run_folder, "atomic_write", self.atomic_write)
         monkeypatch.setattr(RunFolder, "append", append)
-        monkeypatch.setattr(experiment, "score_plot", lambda records, metric, path, title: path.touch())
+        monkeypatch.setattr(drawing, "score_plot", lambda records, metric, path, title: path.touch())
 
     def _dies(self) -> bool:
         self.count += 1
@@ -149,7 +150,7 @@ def test_a_full_disk_loses_nothing(
     """The disk fills up at several points; each time there is room again the run goes on."""
     folder = RunFolder(tmp_path / "run")
     config = configure(**FRAGILE)
-    monkeypatch.setattr(experiment, "score_plot", lambda records, metric, path, title: path.touch())
+    monkeypatch.setattr(drawing, "score_plot", lambda records, metric, path, title: path.touch())
     disk = _Disk(monkeypatch)
     for room in (0, 5, 9, 14):
         disk.room = room

@@ -25,8 +25,11 @@ MOST = 32
 """How many machines are kept at most."""
 KEPT_SHARE = 4
 """Machines that wait to be used again take no more than one part in so many of the memory."""
-WORKING_SHARE = 2
-"""A machine that runs takes, with all that it computes, no more than one part in so many of the memory."""
+WORKING_SHARE = 4
+"""A machine that runs takes, with all that it computes, no more than one part in so many of the memory.
+
+As much again may be needed while another one is recorded, since the memory of graphs is not given back.
+"""
 
 
 class Workshop:
