@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from consilience.algorithms import METHODS
 from consilience.engine.executors import lanes, routine
+from consilience.engine.executors.routine import Enter, Routines
 from consilience.testing import prepare
 from consilience.testing.federation import SIZES, Layout, ragged_partition, simulation_of
+from consilience.types import State
 
 
 class Rerun:
@@ -49,6 +53,14 @@ def graphs(request, monkeypatch):
         monkeypatch.setattr(routine, "GraphMemory", Graphs)
 
 
+class Broken(Graphs):
+    """Graphs of which none can be captured."""
+
+    def capture(self, work: Callable[[], None], device: torch.device) -> Rerun:
+        work()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
 @pytest.mark.usefixtures("graphs")
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"desa"}))
 def test_rounds_are_the_same_with_and_without(name, monkeypatch):
@@ -60,7 +72,7 @@ def test_rounds_are_the_same_with_and_without(name, monkeypatch):
             subject.topologies[0], {seed: ragged_partition(SIZES, seed) for seed in range(2)}, lanes=3
         )
         simulation = simulation_of(subject, layout)
-        records = [simulation.step() for _ in range(4)]
+        records = [simulation.step() for _ in range(5)]
         results.append((records, simulation.hub))
     (recorded, hub), (plain, other) = results
     for one, two in zip(recorded, plain, strict=True):
@@ -68,3 +80,49 @@ def test_rounds_are_the_same_with_and_without(name, monkeypatch):
     for group, params in hub.items():
         for key, value in params.items():
             assert torch.equal(value, other[group][key]), (group, key)
+
+
+def test_what_cannot_be_captured_runs_as_it_was_recorded(monkeypatch):
+    results = []
+    for graphs in (routine.GraphMemory, Broken):
+        monkeypatch.setattr(routine, "GraphMemory", graphs)
+        subject = prepare(METHODS["hwa"]())
+        simulation = simulation_of(subject, Layout(lanes=3))
+        results.append([[(r.train_loss, r.samples) for r in simulation.step()] for _ in range(5)])
+        states = {one._state for one in simulation.world.executor._routines._known.values()}
+        assert ("as recorded" in states) == (graphs is Broken)
+    assert results[0] == results[1]
+
+
+def test_what_cannot_be_recorded_is_done_at_once():
+    routines, calls = Routines(10**6), []
+
+    def act(facts: object, tensors: Sequence[Tensor], places: object) -> Sequence[Tensor]:
+        calls.append(facts)
+        return [value + 1 for value in tensors]
+
+    def work(enter: Enter, states: Sequence[State]) -> State:
+        (moved,) = enter("a fold", [states[0]["a"]["x"]])
+        return {"b": {"y": moved * moved.sum().item()}}
+
+    for number in (1.0, 2.0, 3.0):
+        found = routines.run("key", work, [{"a": {"x": torch.full((2,), number)}}], act)
+        assert found["b"]["y"].tolist() == [2 * (number + 1) ** 2] * 2
+    assert calls == ["a fold"] * 4  # once in vain
+
+
+def test_routines_that_were_not_used_for_longest_go_first(monkeypatch):
+    monkeypatch.setattr(routine, "MOST", 2)
+    routines, done = Routines(10**6), []
+
+    def work(name: str, enter: Enter, states: Sequence[State]) -> State:
+        done.append(name)
+        return {"b": {"y": states[0]["a"]["x"] + 1}}
+
+    for name in "aaabbbaaacccaaabbb":
+        routines.run(name, partial(work, name), [{"a": {"x": torch.zeros(2)}}], no_act)
+    assert done == [*"aabbccbb"]  # at once, and while it is recorded
+
+
+def no_act(facts: object, tensors: Sequence[Tensor], places: object) -> Sequence[Tensor]:
+    raise AssertionError

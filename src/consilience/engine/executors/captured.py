@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from torch.fx import GraphModule
 from consilience.engine.executors.fusing import fused
 from consilience.engine.executors.machine import Blueprint, LaneProgram, Machine
 from consilience.engine.executors.program import overwriting, peak_bytes
+from consilience.environment import Environment
 from consilience.learning.batches import Pool
 from consilience.types import IntArray
 
@@ -146,7 +148,11 @@ class Captured(Machine):
         if self.alone and not self._compiled:
             return program
         module = self.in_place(program)
-        return torch.compile(module, fullgraph=True, dynamic=False) if self._compiled else module.forward
+        if not self._compiled:
+            return module.forward
+        # What torch would keep in a folder for temporary files; it looks when its compiler is imported.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Environment().kernels.expanduser()))
+        return torch.compile(module, fullgraph=True, dynamic=False)
 
     def in_place(self, program: LaneProgram) -> GraphModule:
         """The same program, which writes the next carries over the old ones."""

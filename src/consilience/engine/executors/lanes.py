@@ -357,6 +357,7 @@ class Batched(Executor):
         dims = (*[0] * len(states), *[None] * len(shared))
 
         def whole(enter: Enter, given: Sequence[State]) -> State:
+            fold.tally.clear()  # of an attempt that failed
             entering = partial(fold.entered, enter)
             mapped = torch.func.vmap(lambda *rows: work(entering, rows), in_dims=dims)
             uploads, memories = mapped(*given)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,8 @@ from consilience.engine.executors.program import Recorder
 from consilience.tree import Schema
 from consilience.types import State
 
-MOST = 32
-"""How many routines are kept."""
+MOST, KEPT = 32, 8
+"""How many routines are kept at most, and how many times the largest states' bytes they hold."""
 
 LOG = logging.getLogger("consilience")
 
@@ -47,7 +47,7 @@ class Routines:
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
-        self._known: OrderedDict[Hashable, Routine | None] = OrderedDict()  # the oldest use first
+        self._known: OrderedDict[Hashable, Routine] = OrderedDict()  # the oldest use first
         self._graphs = GraphMemory()
 
     def run(self, key: Hashable, work: Work, states: Sequence[State], act: Act) -> State:
@@ -62,22 +62,23 @@ class Routines:
         if key is None or sum(tree.nbytes(state) for state in states) > self.largest or not _hashable(key):
             return _at_once(work, states, act)
         name = (key, *(Schema.of(state) for state in states))
-        if name in self._known:
-            self._known.move_to_end(name)
-            routine = self._known[name]
-            return _at_once(work, states, act) if routine is None else routine(states, act)
-        routine = Routine(self._graphs)
+        routine = self._known.setdefault(name, Routine(self._graphs))
+        self._known.move_to_end(name)
+        self._make_room()
         try:
-            result = routine.record(work, states, act)
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            self._known[name] = None  # e.g. code that reads a tensor's value
-            return _at_once(work, states, act)
-        self._known[name] = routine
-        if len(self._known) > MOST:
-            self._known.popitem(last=False)
-        return result
+            return routine(work, states, act)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # e.g. code that reads a tensor's value, a copy from the host
+            LOG.debug("a routine is less than it could be", exc_info=error)
+            routine.give_in()
+        return _at_once(work, states, act)
+
+    def _make_room(self) -> None:
+        """Let routines go that were not used for longest, while there are too many or they are too large."""
+        held = sum(routine.held_bytes for routine in self._known.values())
+        while len(self._known) > 1 and (len(self._known) > MOST or held > KEPT * self.largest):
+            held -= self._known.popitem(last=False)[1].held_bytes
 
     def clear(self) -> None:
         """Forget all routines, and let the memory of their graphs go."""
@@ -143,12 +144,32 @@ class Routine:
     _result: Schema | None = None
     _points: list[Point] = field(default_factory=list)
     _parts: list[_Stretch | _Stop] = field(default_factory=list)
-    _as_recorded: bool = False
-    """Whether its operations cannot be captured."""
+    _state: Literal["captured", "as recorded", "at once"] = "captured"
+    """How far it can go."""
+    _seen: bool = False
+    """Whether it was asked for before."""
     _static: dict[Node, Tensor] = field(default_factory=dict)
     """The values that go into a part or come out of it, whose places on a GPU stay the same."""
 
-    def record(self, work: Work, states: Sequence[State], act: Act) -> State:
+    def __call__(self, work: Work, states: Sequence[State], act: Act) -> State:
+        """What the work gives for some states of that form."""
+        if self._module is not None:
+            return self._repeat(states, act)
+        again, self._seen = self._seen, True
+        # To write down what happens only once would take longer than to do it.
+        return (self._record if again and self._state != "at once" else _at_once)(work, states, act)
+
+    def give_in(self) -> None:
+        """Do it in a slower way from now on, since it did not work."""
+        self._state = "at once" if self._module is None else "as recorded"
+        self._static, self._parts = {}, []
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory it holds."""
+        return sum(value.nbytes for value in self._static.values())
+
+    def _record(self, work: Work, states: Sequence[State], act: Act) -> State:
         """What the work gives, while its operations are written down."""
         forms = [Schema.of(state) for state in states]
         recorder = Recorder(_flat(states))
@@ -169,25 +190,18 @@ class Routine:
         assert self._result is not None
         return self._result.state(results)
 
-    def __call__(self, states: Sequence[State], act: Act) -> State:
-        """What the work gives for other states."""
+    def _repeat(self, states: Sequence[State], act: Act) -> State:
+        """What the work gives, by what was written down."""
         assert self._module is not None
         assert self._result is not None
         given = _flat(states)
         for point in self._points:
             point.act = act
-        if self._as_recorded or not self.graphs.captures(given[0].device):
+        if self._state == "as recorded" or not self.graphs.captures(given[0].device):
             with torch.no_grad():
                 return self._result.state(self._module.forward(*given))
         if not self._parts:
-            try:
-                self._capture(given, act)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:  # e.g. a copy from the host, which graphs do not have
-                LOG.debug("a routine runs as it was recorded", exc_info=error)
-                self._as_recorded, self._static = True, {}
-                return self(states, act)
+            self._capture(given, act)
         else:
             copy_all_kinds(self._inputs(), given)
             for part in self._parts:
