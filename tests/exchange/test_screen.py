@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from consilience.exchange import screen
 from consilience.exchange.screen import fault, finite
 from consilience.tree import Schema
 
@@ -48,7 +49,9 @@ def test_the_order_of_names_does_not_matter():
 @pytest.mark.parametrize(
     "place", [("params", "w", (1, 0, 2)), ("params", "scalar", (1,)), ("other", "half", (1, 1))]
 )
-def test_one_bad_number_condemns_its_message_alone(bad, place):
+@pytest.mark.parametrize("large", [0, screen.LARGE])
+def test_one_bad_number_condemns_its_message_alone(bad, place, large, monkeypatch):
+    monkeypatch.setattr(screen, "LARGE", large)
     stacked = {
         "params": {"w": torch.randn(3, 2, 4), "scalar": torch.randn(3), "n": torch.arange(3)},
         "other": {"half": torch.randn(3, 2).half(), "empty": torch.zeros(3, 0)},

@@ -37,15 +37,23 @@ def _shown(kind: tree.Kind) -> str:
     return f"{str(dtype).removeprefix('torch.')} of shape {list(shape)}"
 
 
+LARGE = 2**20
+"""How many numbers a tensor has for which an answer each would take too much memory."""
+
+
 def finite(states: Sequence[State], count: int, device: torch.device) -> Tensor:
     """[count] whether all numbers of each row of the stacked states are finite."""
-    # Extremes need no memory; an answer for every number would take as much as the messages.
-    extremes = [
-        extreme
+    verdicts = [
+        _rows_are_finite(value.reshape(count, -1))
         for state in states
         for value in tree.flatten(state).values()
         if value.is_floating_point() and value.numel()
-        for extreme in value.reshape(count, -1).aminmax(dim=1)
     ]
-    always = torch.ones(count, dtype=torch.bool, device=device)
-    return torch.stack(extremes).isfinite().all(0) if extremes else always
+    return torch.stack(verdicts).all(0) if verdicts else torch.ones(count, dtype=torch.bool, device=device)
+
+
+def _rows_are_finite(rows: Tensor) -> Tensor:
+    if rows.numel() < LARGE:  # extremes of few numbers take longer to begin with
+        return rows.isfinite().all(1)
+    least, most = rows.aminmax(dim=1)
+    return least.isfinite() & most.isfinite()
