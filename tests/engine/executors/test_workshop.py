@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 from consilience.client import Client
-from consilience.engine.executors import workshop
+from consilience.engine.executors import lanes, workshop
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.machine import Machine, Plain
 from consilience.engine.executors.workshop import Workshop
@@ -117,6 +117,22 @@ def test_out_of_memory_beside_the_steps_fewer_jobs_are_computed_at_a_time(federa
     executor = place.batched(2, 5)
     assert_close(place.run(executor, hungry).uploads, expected.uploads, rtol=1e-12, atol=1e-12)
     assert asked == [5]
+    assert executor.chunk == 2
+
+
+def test_out_of_memory_for_results_fewer_jobs_are_computed_at_a_time(federation, monkeypatch):
+    place = federation()
+    expected = place.run(place.batched(2, 5), train)
+    blank = lanes._Attempt._blank
+
+    def scarce(attempt: Any, places: Any) -> list[torch.Tensor]:
+        if attempt.folding.jobs > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return blank(attempt, places)
+
+    monkeypatch.setattr(lanes._Attempt, "_blank", scarce)
+    executor = place.batched(2, 5)
+    assert_close(place.run(executor, train).uploads, expected.uploads, rtol=1e-12, atol=1e-12)
     assert executor.chunk == 2
 
 

@@ -79,6 +79,8 @@ class LaneFold:
                 result = attempt.run(places)
             except torch.OutOfMemoryError:
                 widest = attempt.widest
+                if widest == 1:  # fewer jobs at a time may fit
+                    raise
             else:
                 self._log(folding.carry.state(result))
                 return result
@@ -336,7 +338,7 @@ class Batched(Executor):
                 return parts[0] if len(parts) == 1 else _joined(parts)
             except torch.OutOfMemoryError:
                 if chunk == 1:
-                    raise
+                    raise self._workshop.shortage() from None
             self.chunk = chunk // 2
             self._free()
 

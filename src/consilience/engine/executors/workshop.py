@@ -85,24 +85,23 @@ class Workshop:
         return self._crew
 
     def shrink(self, lanes: int) -> None:
-        """Free all machines and let no more than half of some number of lanes run side by side from now on.
-
-        A UserError says what is missing where it was a single one.
-        """
+        """Free all machines, and from now on let no more than half of some number of lanes run side by side."""
         self.clear()
-        if lanes == 1:
-            needed = WORKING_SHARE * max(self._lane_bytes.values(), default=0)
-            more = f"{shown(needed)} of memory" if needed > self.memory else "more memory"
-            raise UserError(
-                f"one client's step does not fit into the {shown(self.memory)} of memory that may be used: "
-                f"set a smaller local.batch_size, a smaller model, or {more}"
-            )
         if "memory" not in self._told:
             self._told.add("memory")
             LOG.warning(
                 "out of memory with %d clients side by side: going on with at most %d", lanes, lanes // 2
             )
         self._most = max(1, lanes // 2)
+
+    def shortage(self) -> UserError:
+        """What to say where not even one client fits."""
+        needed = WORKING_SHARE * max(self._lane_bytes.values(), default=0)
+        more = f"{shown(needed)} of memory" if needed > self.memory else "more memory"
+        return UserError(
+            f"one client's step does not fit into the {shown(self.memory)} of memory that may be used: "
+            f"set a smaller local.batch_size, a smaller model, or {more}"
+        )
 
     def clear(self) -> None:
         """Let all machines go, and the memory of their graphs."""
