@@ -85,7 +85,7 @@ class Workshop:
         return self._crew
 
     def shrink(self, lanes: int) -> None:
-        """Free all machines, and from now on let no more than half of some number of lanes run side by side."""
+        """Free all machines; from now on at most half of some number of lanes run side by side."""
         self.clear()
         if "memory" not in self._told:
             self._told.add("memory")
