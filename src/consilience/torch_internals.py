@@ -57,14 +57,6 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.operate(function, tuple(args), kwargs or {})
 
 
-_dispatch: Any = getattr(_Mode.__torch_dispatch__, "__wrapped__", _Mode.__torch_dispatch__)
-_dispatch.__dynamo_disable = _dispatch
-"""What torch would call in place of the function, so that the compiler does not look into it.
-
-Relied on: where there is one torch does not import its compiler to make one, which takes seconds of every
-run; and nothing that a mode sees is compiled here. Promised: nothing. Without it all works as well.
-"""
-
 unsafe_view = _ATEN._unsafe_view.default
 """What `matmul` and `reshape` call for a view that nobody else has.
 
