@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -160,3 +164,17 @@ def federation(network: Callable[[str], nn.Module]) -> Callable[..., Federation]
         )
 
     return build
+
+
+@pytest.fixture
+def interpreted() -> Callable[[str], None]:
+    """What runs Python code with Triton's interpreter, where Triton is, and fails if it does."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("needs Triton")
+
+    def run(code: str) -> None:
+        environment = {**os.environ, "TRITON_INTERPRET": "1"}  # read when Triton is imported
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+
+    return run

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from consilience.algorithm import Algorithm
-from consilience.engine.rounds.simulation import Record, Simulation
+from consilience.engine.rounds.pending import Record
+from consilience.engine.rounds.simulation import Simulation
 from consilience.graphs.base import Topology
 from consilience.testing import prepare
 from consilience.testing.federation import Layout, simulation_of

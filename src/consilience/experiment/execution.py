@@ -16,7 +16,7 @@ from consilience.config import Config, load_config
 from consilience.engine.build import simulate
 from consilience.engine.determinism import repeatable
 from consilience.engine.memory import bounded, read_size
-from consilience.engine.rounds.simulation import Pending
+from consilience.engine.rounds.pending import Pending
 from consilience.errors import UserError
 from consilience.experiment.folder import (
     CLIENTS,

@@ -13,7 +13,7 @@ import torch
 from consilience import __version__, tree, wire
 from consilience.config import Config
 from consilience.engine.build import adjacency_of
-from consilience.engine.rounds.simulation import Record
+from consilience.engine.rounds.pending import Record
 from consilience.engine.scene import Scene
 from consilience.experiment.folder import (
     finite_line,

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from consilience import tree, wire
-from consilience.engine.rounds.simulation import Record, Simulation
+from consilience.engine.rounds.pending import Record
+from consilience.engine.rounds.simulation import Simulation
 from consilience.exchange.cohort import LocalWork, failed_clients
 from consilience.graphs import Complete, Star
 from consilience.testing.federation import (

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from consilience.algorithm import Algorithm, Phase, Wrapper
 from consilience.client import Client
-from consilience.engine.rounds.simulation import Record
+from consilience.engine.rounds.pending import Record
 from consilience.exchange.device import idle
 from consilience.graphs.base import Topology
 from consilience.testing.federation import Layout, Subject, simulation_of

@@ -11,14 +11,13 @@ from functools import cached_property, partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.client import Fold
 from consilience.engine.executors.base import Outcome
 from consilience.engine.rounds.cast import Cast
-from consilience.engine.rounds.listening import Heard, listen
+from consilience.engine.rounds.listening import Heard, blanked, listen
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.store import Store
 from consilience.engine.rounds.told import Jobs, Told
@@ -292,7 +291,7 @@ class Exchange:
             facts = given["facts"]
             samples = facts["samples"] * facts["sound"]
             inbox = inbox_of(
-                _blanked(messages, samples > 0) if blank else messages, samples, facts["population"]
+                blanked(messages, samples > 0) if blank else messages, samples, facts["population"]
             )
             new = self.phase(swept).combine(old, inbox)
             return tree.where(samples.sum() > 0, new, old)  # nothing heard, nothing changed
@@ -366,11 +365,6 @@ def at_nodes(
         return world.executor.map(of_node, (0, 0, 0), hubs, uploads, rows)
 
     return world.executor.map(of_replica, (0, 0, 0, 0), world.numbers, hub, heard.messages, given, key=key)
-
-
-def _blanked(messages: State, present: Tensor) -> State:
-    """Messages with zeros for those that were not received: 0 times NaN would still be NaN."""
-    return tree.where(present, messages, tree.map_leaves(torch.zeros_like, messages))
 
 
 def _keep_where_nothing_was_heard(old: State, new: State, heard: Booleans, device: torch.device) -> State:

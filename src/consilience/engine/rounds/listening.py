@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from consilience import tree
 from consilience.engine.rounds.mailbox import Mailbox
@@ -97,7 +98,7 @@ def listen(
     heard[:, own, own] = takes_part & sound
     sizes: Floats = np.where(heard, world.sizes()[:, None, :], 0.0)
     return Heard(
-        messages=blanked(messages, sound, world.device),
+        messages=messages if sound.all() else blanked(messages, to_device(sound, world.device)),
         who=heard,
         samples=sizes,
         mixing=np.stack([_mixing(*given) for given in zip(links, heard, world.sizes() > 0, strict=True)]),
@@ -125,9 +126,6 @@ def _mixing(links: Booleans, heard: Booleans, speaks: Booleans) -> Floats:
     return chosen
 
 
-def blanked(messages: State, present: Booleans, device: torch.device) -> State:
+def blanked(messages: State, present: Tensor) -> State:
     """Messages with zeros for those that were not received: 0 times NaN would still be NaN."""
-    if present.all():
-        return messages
-    blank = tree.map_leaves(torch.zeros_like, messages)
-    return tree.where(to_device(present, device), messages, blank)
+    return tree.where(present, messages, tree.map_leaves(torch.zeros_like, messages))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -19,11 +18,10 @@ from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
+from consilience.engine.rounds.pending import Clock, Nodes, Pending, Record, scores_of
 from consilience.engine.rounds.store import Store
-from consilience.engine.rounds.told import Told
 from consilience.engine.world import MODELS_AT_A_TIME, World
 from consilience.exchange.address import Address
-from consilience.exchange.traffic import Traffic
 from consilience.problems import Metric
 from consilience.transfer import to_device
 from consilience.types import IntArray, State
@@ -32,54 +30,6 @@ LOG = logging.getLogger("consilience")
 
 LINKS = "links."
 """What stands, in a snapshot, before the names of what nodes remember of each other."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """What one replica did in one round."""
-
-    replica: int
-    round: int
-    """The round, counted from 1."""
-    train_loss: float | None
-    bytes_up: dict[str, int]
-    bytes_down: dict[str, int]
-    messages: int
-    """How many messages clients sent; on a graph, one for every edge and direction."""
-    samples: int
-    """How many samples optimiser steps were taken on."""
-    seconds: float
-    """Wall-clock time of the round, all replicas together."""
-    dropped: tuple[str, ...]
-    """Which clients were missing, and why."""
-    scores: dict[str, float] = field(default_factory=dict)
-    """The problem's scores, e.g. test_accuracy and test_loss; of many models the spread of its metric."""
-    nodes: dict[str, list[float]] = field(default_factory=dict)
-    """Lists over the nodes of a graph: the metric, consensus and so on; NaN where there is nothing to say."""
-
-
-Nodes = Callable[[], list[dict[str, list[float]]]]
-"""What there is to say about the nodes of a graph, by replica, once somebody asks."""
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A round that was begun, and what will tell how it went."""
-
-    round: int
-    """The round, counted from 1."""
-    start: float
-    """When it was begun."""
-    told: list[Told]
-    traffic: list[tuple[Traffic, ...]]
-    """The bytes and messages of every exchange, by replica."""
-    scored: list[Scored]
-    nodes: Nodes
-    finish: Callable[[Pending], list[Record]]
-
-    def records(self) -> list[Record]:
-        """A record for every replica, when the round is over; to be asked for once, in order."""
-        return self.finish(self)
 
 
 class Simulation:
@@ -93,7 +43,7 @@ class Simulation:
     def __init__(self, world: World, algorithm: Algorithm) -> None:
         self.world, self.algorithm = world, algorithm
         self.round = 0
-        self._done = 0.0  # when the last record was made
+        self._clock = Clock()
         self.mailbox: Mailbox | None = None
         population = world.population
         rows, device, memory = len(world.replicas) * population, world.device, world.memory
@@ -168,37 +118,8 @@ class Simulation:
         scored = self._score(training if trained else None) if evaluate else []
         nodes = self._nodes(scored, training) if evaluate else lambda: [{} for _ in world.replicas]
         told, traffic = [report.told for report in reports], [report.traffic for report in reports]
-        return Pending(self.round, start, told, traffic, scored, nodes, self._finish)
-
-    def _finish(self, pending: Pending) -> list[Record]:
-        """The records of a round, which is over when the last number is here."""
-        scores = [_scores(pending.scored, replica) for replica in range(len(self.world.replicas))]
-        nodes = pending.nodes()
-        for told in pending.told:
-            self._warn(told, pending.round)
-        done = time.perf_counter()
-        seconds, self._done = done - max(pending.start, self._done), done
-        records = []
-        for replica in range(len(self.world.replicas)):
-            traffic = Traffic()
-            for exchange in pending.traffic:
-                traffic.add(exchange[replica])
-            records.append(
-                Record(
-                    replica=replica,
-                    round=pending.round,
-                    train_loss=_train_loss(pending.told, replica),
-                    bytes_up=dict(traffic.up),
-                    bytes_down=dict(traffic.down),
-                    messages=traffic.messages,
-                    samples=int(sum(told.logged("rows", replica) for told in pending.told)),
-                    seconds=seconds,
-                    dropped=_dropped(pending.told, replica),
-                    scores=scores[replica],
-                    nodes=nodes[replica],
-                )
-            )
-        return records
+        label, clock = self.algorithm.label, self._clock
+        return Pending(world, label, clock, self.round, start, told, traffic, scored, nodes)
 
     def _plan_ahead(self, one: Exchange, cast: Cast) -> None:
         """Let the batches of the next round be listed while a GPU is at work on this one."""
@@ -207,18 +128,6 @@ class Simulation:
             upcoming = one.jobs(cohort_of(world, now + 1))
             if upcoming:
                 world.cohort(upcoming, now + 1).plan_like(world.cohort(one.jobs(cast), now))
-
-    def _warn(self, told: Told, round_number: int) -> None:
-        for replica, which in enumerate(self.world.replicas):
-            clients = told.rejected(replica)
-            if clients:
-                LOG.warning(
-                    "%s, seed %d, round %d: rejected the uploads of clients %s",
-                    self.algorithm.label,
-                    which.seed,
-                    round_number,
-                    ", ".join(map(str, sorted(clients))),
-                )
 
     def _set_up(self) -> list[Report]:
         """The exchanges before the first round, with everyone."""
@@ -289,7 +198,7 @@ class Simulation:
     def evaluate(self) -> list[dict[str, float]]:
         """The scores on the global test set, by replica."""
         scored = self._score(None)
-        return [_scores(scored, replica) for replica in range(len(self.world.replicas))]
+        return [scores_of(scored, replica) for replica in range(len(self.world.replicas))]
 
     def _score(self, report: Report | None) -> list[Scored]:
         """All evaluations of a round; with a report, also of what peers had before they heard others."""
@@ -386,23 +295,6 @@ class Simulation:
         self.mailbox = Mailbox.restore(snapshot, device)
 
 
-def _scores(scored: list[Scored], replica: int) -> dict[str, float]:
-    return {name: value for one in scored for name, value in one.summary(replica).items()}
-
-
 def _chunks(count: int) -> list[slice]:
     """The slices of a list of models that are evaluated at a time."""
     return [slice(start, start + MODELS_AT_A_TIME) for start in range(0, count, MODELS_AT_A_TIME)]
-
-
-def _train_loss(told: Sequence[Told], replica: int) -> float | None:
-    """The mean loss over all samples of all local steps, without rejected clients."""
-    loss, rows = (sum(one.logged(name, replica, sound=True) for one in told) for name in ("loss", "rows"))
-    return loss / rows if rows else None
-
-
-def _dropped(told: Sequence[Told], replica: int) -> tuple[str, ...]:
-    """Who was missing and why."""
-    lost = {client: "upload lost" for one in told for client in one.failed[replica]}
-    bad = {client: "upload rejected" for one in told for client in one.rejected(replica)}
-    return tuple(f"client {client} ({why})" for client, why in sorted((lost | bad).items()))
