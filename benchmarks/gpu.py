@@ -278,7 +278,9 @@ def jax() -> dict[str, Any]:
             torch.cuda.empty_cache()  # the other process needs memory, too
             there = _peer(name, precision)
             speeds = [1 / one["seconds"] if name == "pfl" else one["samples_per_s"] for one in (here, there)]
-            found[f"{name}, {precision}"] = {"ours": here, "jax": there, "ratio": speeds[0] / speeds[1]}
+            label = f"{name}, {precision}"
+            found[label] = {"ours": here, "jax": there, "ratio": speeds[0] / speeds[1]}
+            print(label, found[label], flush=True)
     return found
 
 
