@@ -16,7 +16,7 @@ from torch.nn.grad import conv2d_weight
 
 from consilience.kernels import cpu_convolution
 from consilience.kernels.cpu_convolution import Pair
-from consilience.kernels.lanes import lanes_first
+from consilience.kernels.lanes import lanes_first, merged
 from consilience.torch_internals import autocast_type, in_memory, recast
 
 SHALLOW = 32
@@ -207,22 +207,17 @@ def _(x: Tensor, grad: Tensor, size: list[int], padding: list[int], deep: bool) 
     return x.new_empty(lanes, filters, *shape), grad.new_empty(lanes, filters)
 
 
-def _merged(info: Any, dims: tuple[Any, ...], values: tuple[Tensor, ...]) -> list[Tensor]:
-    """The tensors of lanes of lanes, as those of more lanes."""
-    return [lanes_first(value, dim, info).flatten(0, 1) for value, dim in zip(values, dims, strict=False)]
-
-
 @convolve_lanes.register_vmap
 def _(
     info: Any, dims: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor, *rest: Any
 ) -> tuple[Tensor, int]:
-    merged = convolve_lanes(*_merged(info, dims, (x, weight, bias)), *rest)
-    return merged.unflatten(0, (info.batch_size, -1)), 0
+    found = convolve_lanes(*merged(info, dims, (x, weight, bias)), *rest)
+    return found.unflatten(0, (info.batch_size, -1)), 0
 
 
 @correlate_lanes.register_vmap
 def _(
     info: Any, dims: tuple[Any, ...], x: Tensor, grad: Tensor, *rest: Any
 ) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
-    merged = correlate_lanes(*_merged(info, dims, (x, grad)), *rest)
-    return tuple(value.unflatten(0, (info.batch_size, -1)) for value in merged), (0, 0)
+    found = correlate_lanes(*merged(info, dims, (x, grad)), *rest)
+    return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0, 0)

@@ -14,6 +14,11 @@ def lanes_first(value: Tensor, dim: int | None, info: Any) -> Tensor:
     return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
 
 
+def merged(info: Any, dims: Sequence[Any], values: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors of lanes of lanes, inside a `vmap` rule, as those of more lanes."""
+    return [lanes_first(value, dim, info).flatten(0, 1) for value, dim in zip(values, dims, strict=False)]
+
+
 def lane_by_lane(
     function: Callable[..., Tensor], info: Any, dims: Sequence[int | None], given: Sequence[Any]
 ) -> tuple[Tensor, int]:

@@ -94,6 +94,33 @@ def correlate_deep(x: Tensor, grad: Tensor, size: list[int], padding: list[int])
     return _summed(of_weight, x.dtype), _summed(of_bias, x.dtype)
 
 
+def square_deep(
+    x: Tensor, grad: Tensor, weight: Tensor, size: list[int], padding: list[int]
+) -> tuple[Tensor, Tensor]:
+    """The sums over images of weight times squared gradient, where `correlate_deep` adds gradients up.
+
+    Args:
+        x: [lanes, batch, height, width, channels] the images.
+        grad: [lanes, batch, height, width, filters] the gradient with respect to the result.
+        weight: [lanes, batch] how much an image counts.
+        size: The height and the width of the filters.
+        padding: The rows and the columns of zeros around images.
+    """
+    lanes, batch, height, width, channels = x.shape
+    sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
+    filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
+    tile, wanted = _tile_of_sums(filters, depth, _full(x))
+    tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
+    parts, share = _parts(batch, 1, tiles * lanes, wanted)
+    of_weight = torch.empty(lanes, parts, filters, *size, channels, dtype=torch.float32, device=x.device)
+    of_bias = of_weight.new_empty(lanes, parts, filters)
+    kernels.square_deep[parts, tiles, lanes](
+        x, grad, weight, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
+        PRECISION=_precision("turned"), num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return _summed(of_weight, torch.float32), _summed(of_bias, torch.float32)
+
+
 def _sizes(
     channels: int, height: int, width: int, filters: int, size: Sequence[int], padding: Sequence[int]
 ) -> dict[str, int]:

@@ -281,6 +281,43 @@ def correlate_deep(
 
 
 @triton.jit
+def square_deep(
+    x, grad, weight, of_weight, of_bias, batch, share,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    F: tl.constexpr, K: tl.constexpr, M: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The squares of what `correlate_deep` finds for one image, times its weight, summed over a share."""
+    lane = tl.program_id(2).to(tl.int64)
+    part = tl.program_id(0)
+    depth: tl.constexpr = KY * KX * C
+    tiles: tl.constexpr = (depth + K - 1) // K
+    tile = tl.program_id(1) % tiles
+    f = (tl.program_id(1) // tiles) * F + tl.arange(0, F)
+    images, grads = x + lane * batch * (H * W * C), grad + lane * batch * (OH * OW * FILTERS)
+    squares = tl.zeros((K, F) if F < 64 else (F, K), dtype=tl.float32)
+    bias_squares = tl.zeros((F,), dtype=tl.float32)
+    for image in range(part * share, tl.minimum((part + 1) * share, batch)):
+        sums, biases = _sums(
+            images, grads, f, tile * K, image * (OH * OW), (image + 1) * (OH * OW),
+            tl.zeros((K, F) if F < 64 else (F, K), dtype=tl.float32),
+            C, H, W, FILTERS, OH, OW, KY, KX, PY, PX, F, K, M, V, PRECISION, True,
+        )  # fmt: skip
+        counts = tl.load(weight + lane * batch + image)
+        squares += counts * sums * sums
+        bias_squares += counts * biases * biases
+    row = ((lane * tl.num_programs(0) + part) * FILTERS + f).to(tl.int64)
+    if tile == 0:
+        tl.store(of_bias + row, bias_squares, mask=f < FILTERS)
+    k = tile * K + tl.arange(0, K)
+    if F < 64:
+        place, use = row[None, :] * depth + k[:, None], (f < FILTERS)[None, :] & (k < depth)[:, None]
+    else:
+        place, use = row[:, None] * depth + k[None, :], (f < FILTERS)[:, None] & (k < depth)[None, :]
+    tl.store(of_weight + place, squares, mask=use)
+
+
+@triton.jit
 def total(some, out, parts, size, N: tl.constexpr):
     """out[n] = sum over parts of some[part, n], for every lane."""
     lane = tl.program_id(1).to(tl.int64)

@@ -26,9 +26,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from consilience import tree
+from consilience.kernels.squares import row_squares
 from consilience.learning.task import Task, hooked, mean_loss
 from consilience.types import Batch, Params, State
 
@@ -210,21 +210,11 @@ def _layer_squares(
         bias = weighted.sum(0)
     else:
         assert isinstance(module, nn.Conv2d)
-        patches = _patches(module, inputs)
-        rows = delta.flatten(2) @ patches  # [batch, out, in * kernel]: every row's own gradient
-        squares = [("weight", torch.tensordot(weight, rows * rows, 1).reshape(module.weight.shape))]
-        bias = torch.tensordot(weight, delta.sum((2, 3)) ** 2, 1)
+        assert not isinstance(module.padding, str)
+        sizes = [(one[0], one[1]) for one in (module.kernel_size, module.padding, module.stride)]
+        of_weight, bias = row_squares(inputs, delta, weight, *sizes)
+        squares = [("weight", of_weight)]
     return [*squares, ("bias", bias)] if module.bias is not None else squares
-
-
-def _patches(module: nn.Conv2d, inputs: Tensor) -> Tensor:
-    """The input of every output position, [batch, positions, in * kernel]."""
-    assert not isinstance(module.padding, str)
-    down, across = module.padding
-    padded = F.pad(inputs, (across, across, down, down))
-    (height, width), (row_step, column_step) = module.kernel_size, module.stride
-    windows = padded.unfold(2, height, row_step).unfold(3, width, column_step)  # [b, c, rows, cols, h, w]
-    return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
 def _closed_form_layers(task: Task, batch: Batch, names: tuple[str, ...]) -> dict[str, nn.Module]:
