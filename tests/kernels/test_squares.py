@@ -67,25 +67,16 @@ def test_compilers_are_told_the_shapes(shape):
     assert all(value.is_contiguous() for value in found)
 
 
-def check_kernels(device: str) -> None:
-    for shape in SHAPES:
-        *_, size, padding = shape
-        x, grad, weight = tensors(shape, (2,), device=device)
-        given = [x.movedim(2, 4).contiguous(), grad.movedim(2, 4).contiguous(), weight]
-        of_weight, of_bias = square_lanes(*given, [size] * 2, [padding] * 2)
-        for lane in range(2):
-            expected = row_by_row(*(value[lane].double() for value in (x, grad, weight)), size, padding)
-            assert_close(of_weight[lane].movedim(3, 1).double(), expected[0], rtol=1e-4, atol=1e-4)
-            assert_close(of_bias[lane].double(), expected[1], rtol=1e-4, atol=1e-4)
-
-
-def test_kernels_compute_what_torch_computes(interpreted):
-    interpreted("from tests.kernels.test_squares import check_kernels; check_kernels('cpu')")
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_kernels_compute_what_torch_computes_on_a_gpu():
-    check_kernels("cuda")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_compute_what_torch_computes(shape):
+    *_, size, padding = shape
+    x, grad, weight = tensors(shape, (2,), device="cuda")
+    of_weight, of_bias = square_lanes(x.movedim(2, 4), grad.movedim(2, 4), weight, [size] * 2, [padding] * 2)
+    for lane in range(2):
+        expected = row_by_row(*(value[lane].double() for value in (x, grad, weight)), size, padding)
+        assert_close(of_weight[lane].movedim(3, 1).double(), expected[0], rtol=1e-4, atol=1e-4)
+        assert_close(of_bias[lane].double(), expected[1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -7,6 +7,7 @@ launching each from Python takes longer than running it. A replay launches them 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterator
@@ -28,6 +29,21 @@ TICKS = 8
 """How many ticks a long capture has; what is left over is replayed tick by tick."""
 
 
+@functools.cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of a device on which work is tried and captured.
+
+    It is always the same: cuBLAS keeps 32 MiB for each stream that it has seen. It is given them before a
+    graph is captured, whose memory they would be part of, and would keep for good.
+    """
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        one = torch.ones(1, 1, device=device)
+        torch.addmm(one[0], one, one)
+        torch.mm(one, one)
+    return stream
+
+
 class GraphMemory:
     """Memory that graphs share: what one leaves behind is of no use to any other.
 
@@ -46,10 +62,9 @@ class GraphMemory:
         if self._handle is None:
             self._handle = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # while a graph is captured nothing can be given back
-        with torch.no_grad(), torch.cuda.stream(stream), _nothing_collected():
+        with torch.no_grad(), torch.cuda.stream(side_stream(device)), _nothing_collected():
             graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
             try:
                 work()
@@ -122,7 +137,7 @@ class Captured(Machine):
         rows = torch.zeros(*shape, self.blueprint.rows, dtype=torch.int64, device=device)
         inputs = (rows, torch.ones_like(rows, dtype=self.pool.dtype), torch.zeros_like(rows[..., 0]))
         before = [value.clone() for value in self.carry]
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream = side_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.no_grad(), torch.cuda.stream(stream):
             self._ticks(full, *(value[:1] for value in inputs))  # libraries start up, compilers compile
