@@ -233,7 +233,8 @@ class TrainStep(Step):
             output = self.task.forward(model, batch, training=True)
             fit = mean_loss(objective.fit(self.task, output.prediction, batch.targets), batch.weight)
             penalty = objective.penalty(Pass(self.task, params, batch, output), extras)
-            return (fit if penalty is None else fit + penalty), (fit, output.buffers)
+            total = fit if penalty is None else fit + penalty
+            return self.task.regularised(total, params), (fit, output.buffers)
 
         grads, (fit, buffers) = torch.func.grad(loss, has_aux=True)(carry["params"])
         rows = batch.weight.sum()
@@ -339,6 +340,7 @@ def _summed_loss(task: Task, buffers: Params, batch: Batch) -> _SummedLoss:
     def loss(params: Params) -> tuple[Tensor, Params]:
         output = task.forward({"params": params, "buffers": buffers}, batch, training=True)
         losses = task.loss(output.prediction, batch.targets)
-        return torch.where(batch.weight > 0, losses, 0.0).sum(), output.buffers
+        fit = torch.where(batch.weight > 0, losses, 0.0).sum()
+        return task.regularised(fit, params, batch.weight.sum()), output.buffers
 
     return loss

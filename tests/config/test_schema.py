@@ -58,6 +58,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "name": "a.b-c_1",
         "out": "some/where",
         "failure_rate": 0.25,
+        "l2": 0.5,
         "init": "different",
         "lanes": 3,
         "executor": "sequential",

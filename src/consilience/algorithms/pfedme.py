@@ -156,7 +156,7 @@ class MoreauStep(Step):
         def loss(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
             output = self.task.forward({**model, "params": params}, batch, training=True)
             fit = mean_loss(self.task.loss(output.prediction, batch.targets), batch.weight)
-            return fit, (fit, output.buffers)
+            return self.task.regularised(fit, params), (fit, output.buffers)
 
         grads, (fit, buffers) = torch.func.grad(loss, has_aux=True)(model["params"])
         return grads, fit, buffers

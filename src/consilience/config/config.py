@@ -66,6 +66,9 @@ class Config(Section):
     problem: ProblemField | None = Field(
         None, description="What is to be learned; by default what the data set's targets look like."
     )
+    l2: float = Field(
+        0.0, ge=0, description="The weight of |parameters|^2 / 2, a part of every client's loss."
+    )
     partition: PartitionerField = Field(
         default_factory=lambda: read_part("partition", PARTITIONERS, DEFAULT_PARTS["partition"])
     )

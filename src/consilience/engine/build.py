@@ -205,7 +205,8 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
 
 def _task(scene: Scene) -> Task:
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
-        return Task(scene.build(), scene.dtype, low=scene.precision == "bf16", problem=scene.task_problem)
+        low = scene.precision == "bf16"
+        return Task(scene.build(), scene.dtype, low=low, problem=scene.task_problem, l2=scene.l2)
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:

@@ -49,6 +49,8 @@ class Scene:
     dtype: torch.dtype = torch.float32
     problem: Problem | None = None
     """What is to be learned; None: as the data set says."""
+    l2: float = 0.0
+    """The weight of `|params|^2 / 2` in the loss that is minimised."""
     precision: Precision = "fp32"
     compiled: bool | None = False
     """Whether steps are compiled, on a GPU; None: where that pays. Those that fill it are not."""

@@ -142,6 +142,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         device=config.torch_device,
         dtype=getattr(torch, config.dtype),
         problem=config.problem,
+        l2=config.l2,
         precision=config.precision,
         compiled=None if config.compile == "auto" else config.compile == "always",
         rounds=config.rounds,

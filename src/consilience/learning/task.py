@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from consilience import tree
 from consilience.learning.layers import KEY, ROWS, KeyedDropout, RowBatchNorm, convert, skeleton
 from consilience.models.spec import Classifier
 from consilience.problems import Classification, Problem
@@ -55,6 +56,7 @@ class Task:
         dtype: The floating type of parameters and inputs.
         low: Whether products in training take inputs rounded to bfloat16.
         problem: What is to be learned; by default classification.
+        l2: The weight of `|params|^2 / 2`, which is part of the loss that is minimised.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Task:
         *,
         low: bool = False,
         problem: Problem | None = None,
+        l2: float = 0.0,
     ) -> None:
-        self.dtype, self.low, self.problem = dtype, low, problem or Classification()
+        self.dtype, self.low, self.problem, self.l2 = dtype, low, problem or Classification(), l2
         converted = convert(module).to(dtype=dtype)
         # Skeletons: a task is structure, and structure needs no memory.
         self._training = _WithFeatures(skeleton(converted)).train()
@@ -143,6 +146,10 @@ class Task:
     def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
         """[batch] the problem's loss of every row."""
         return self.problem.losses(prediction, targets)
+
+    def regularised(self, loss: Tensor, params: Params, rows: Tensor | float = 1.0) -> Tensor:
+        """A mean loss with the `l2` term; or a sum over rows, to which each of them adds it."""
+        return loss + rows * self.l2 / 2 * tree.sq_norm(params) if self.l2 else loss
 
     def tally(self, model: State, batch: Batch) -> Params:
         """The problem's sums over a batch, from which scores follow; in evaluation mode."""

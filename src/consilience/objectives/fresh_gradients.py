@@ -59,7 +59,8 @@ class FreshGradients(Objective):
             # The buffers after this pass are dropped: the statistics are those of the model that trains.
             model = {"params": params, "buffers": context["anchor_buffers"]}
             logits = at.task.forward(model, at.batch, training=True).prediction
-            return mean_loss(self.fit(at.task, logits, at.batch.targets), at.batch.weight)
+            fit = mean_loss(self.fit(at.task, logits, at.batch.targets), at.batch.weight)
+            return at.task.regularised(fit, params)
 
         return -tree.dot(at.params, torch.func.grad(loss)(context["anchor"]))
 
