@@ -127,6 +127,16 @@ class World:
         """The replica that each hub belongs to."""
         return torch.from_numpy(self.hub_rows // self.population).to(self.device)
 
+    @cached_property
+    def hub_populations(self) -> torch.Tensor:
+        """[hubs] how many clients of a hub's replica have data."""
+        return self.populations[self.hub_replicas]
+
+    @cached_property
+    def hub_numbers(self) -> State:
+        """The swept numbers of each hub's replica."""
+        return self.numbers_of(self.hub_replicas)
+
     @property
     def graph(self) -> bool:
         """Whether clients are peers on a graph."""
@@ -165,12 +175,11 @@ class World:
     ) -> Cohort:
         """The work of some (replica, client) pairs in a round; `hosts`: whom each of them answers."""
         name = (tuple(jobs), round_number, None if hosts is None else tuple(hosts))
-        if name not in self._cohorts:
-            if len(self._cohorts) == COHORTS:
-                self._cohorts.popitem(last=False)
-            self._cohorts[name] = self._make_cohort(jobs, round_number, hosts)
-        self._cohorts.move_to_end(name)
-        return self._cohorts[name]
+        cohort = self._cohorts.pop(name, None) or self._make_cohort(jobs, round_number, hosts)
+        if len(self._cohorts) == COHORTS:
+            self._cohorts.popitem(last=False)
+        self._cohorts[name] = cohort
+        return cohort
 
     def _make_cohort(
         self, jobs: Sequence[tuple[int, int]], round_number: int, hosts: Sequence[int] | None

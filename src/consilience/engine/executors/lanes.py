@@ -210,12 +210,10 @@ class _Attempt:
         some = plan.first[jobs[0]]  # for lanes that have finished
         steps = np.where(schedule.steps >= 0, schedule.steps, some)
         numbers, counts = to_device(np.stack([steps, plan.sizes[steps]]), home)
-        positions = torch.arange(plan.rows.shape[1], device=home)
-        weight = (positions < counts[..., None]).to(pool.dtype)
-        device = pool.targets.device
-        rows, weight, keys = (
-            to_device(one, device) for one in (plan.rows[numbers], weight, plan.keys[numbers])
-        )
+        parts = (plan.rows[numbers], plan.keys[numbers, None], counts[..., None])
+        whole = to_device(torch.cat(parts, dim=-1), pool.targets.device)  # one transfer for all
+        rows, keys, counts = whole[..., :-2], whole[..., -2], whole[..., -1:]
+        weight = (torch.arange(rows.shape[-1], device=rows.device) < counts).to(pool.dtype)
 
         def work(run: Run, result: list[Tensor]) -> None:
             for begin, end in schedule.stretches():
@@ -309,13 +307,16 @@ class Batched(Executor):
         *states: State,
         key: Hashable = None,
     ) -> State:
-        mapped = torch.func.vmap(function, in_dims=tuple(dims))
+        def mapped(_: Any, given: Sequence[State]) -> State:
+            found: State = torch.func.vmap(function, in_dims=tuple(dims))(*given)
+            return found
+
         try:
-            return self._routines.run(key, lambda _, given: mapped(*given), states, _no_points)
+            return self._routines.run(key, mapped, states, _no_points)
         except torch.OutOfMemoryError:
             pass  # outside, where the error holds no tensors any more
         self._free()
-        return mapped(*states)
+        return mapped(None, states)
 
     def clients(
         self,
@@ -331,11 +332,13 @@ class Batched(Executor):
             chunk = min(self.chunk, len(cohort.jobs))
             starts = range(0, len(cohort.jobs), chunk)
             try:
+                if len(starts) == 1:
+                    return self._part(cohort, work, states, shared, key)
                 parts = [
                     self._part(cohort.part(some), work, [tree.index(s, some) for s in states], shared, key)
                     for some in (slice(start, start + chunk) for start in starts)
                 ]
-                return parts[0] if len(parts) == 1 else _joined(parts)
+                return _joined(parts)
             except torch.OutOfMemoryError:
                 if chunk == 1:
                     raise self._workshop.shortage() from None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.learning.batches import Plan
+from consilience.learning.batches import Plan, entries
 from consilience.types import IntArray
 
 FEW = 8
@@ -31,13 +31,16 @@ def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
     >>> pack([3, 1, 2, 2], 2)
     [[0, 1], [2, 3]]
     """
-    queue = sorted((job for job in range(len(steps)) if steps[job] > 0), key=lambda job: -steps[job])
-    free = [(0, lane) for lane in range(min(lanes, len(queue)))]
+    counts = np.asarray(steps, dtype=np.int64)
+    queue = [job for job in np.argsort(-counts, kind="stable").tolist() if counts[job] > 0]
+    if len(queue) <= lanes:
+        return [[job] for job in queue]
+    free = [(0, lane) for lane in range(lanes)]
     packed: list[list[int]] = [[] for _ in free]
-    for job in queue:
+    for job, count in zip(queue, counts[queue].tolist(), strict=True):
         load, lane = heapq.heappop(free)
         packed[lane].append(job)
-        heapq.heappush(free, (load + int(steps[job]), lane))
+        heapq.heappush(free, (load + count, lane))
     order = sorted(free, key=lambda entry: (-entry[0], entry[1]))
     return [packed[lane] for _, lane in order]
 
@@ -55,10 +58,10 @@ def lanes_for(steps: Sequence[int] | IntArray, most: int, usual: int) -> int:
     >>> lanes_for([1] * 100, 200, 100), lanes_for([1] * 97, 200, 100), lanes_for([1] * 60, 200, 100)
     (100, 100, 71)
     """
-    working = [int(count) for count in steps if count > 0]
-    if not working:
+    counts = np.asarray(steps, dtype=np.int64)
+    if not counts.any():
         return 1
-    needed = -(-sum(working) // max(working))
+    needed = -(-int(counts.sum()) // int(counts.max()))
     if needed > FEW:
         above = math.ceil(round(2 * math.log2(needed / usual), 9))
         needed = math.ceil(round(usual * 2 ** (above / 2), 9))
@@ -85,19 +88,22 @@ class Schedule:
     @classmethod
     def of(cls, plan: Plan, jobs: Sequence[int], lanes: int) -> Schedule:
         """The schedule of some of a plan's jobs on some number of lanes."""
-        packed = [[jobs[i] for i in lane] for lane in pack(plan.steps[list(jobs)], lanes)]
-        ticks = max((int(plan.steps[lane].sum()) for lane in packed), default=0)
-        steps = np.full((ticks, lanes), -1, dtype=np.int64)
+        packed = pack(plan.steps[list(jobs)], lanes)
+        order = [(lane, jobs[number]) for lane, own in enumerate(packed) for number in own]
+        lane_of, job_of = np.array(order, dtype=np.int64).reshape(-1, 2).T
+        counts = plan.steps[job_of]
+        ends_at = np.cumsum(counts)
+        # A lane's first tick is 0, whatever the lanes before it do.
+        ends_at -= (ends_at - counts)[np.searchsorted(lane_of, lane_of)]
+        starts_at = ends_at - counts
         starts: dict[int, list[tuple[int, int]]] = {}
         ends: dict[int, list[tuple[int, int]]] = {}
-        for lane, own in enumerate(packed):
-            tick = 0
-            for job in own:
-                count = int(plan.steps[job])
-                steps[tick : tick + count, lane] = np.arange(plan.first[job], plan.first[job] + count)
-                starts.setdefault(tick, []).append((lane, job))
-                tick += count
-                ends.setdefault(tick, []).append((lane, job))
+        for pair, start, end in zip(order, starts_at.tolist(), ends_at.tolist(), strict=True):
+            starts.setdefault(start, []).append(pair)
+            ends.setdefault(end, []).append(pair)
+        which, place = entries(counts, int(counts.sum()))
+        steps = np.full((max(ends, default=0), lanes), -1, dtype=np.int64)
+        steps[starts_at[which] + place, lane_of[which]] = plan.first[job_of][which] + place
         return cls(steps, starts, ends)
 
     def stretches(self) -> Iterator[tuple[int, int]]:
