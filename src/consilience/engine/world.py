@@ -185,8 +185,12 @@ class World:
         self, jobs: Sequence[tuple[int, int]], round_number: int, hosts: Sequence[int] | None
     ) -> Cohort:
         to = [None] * len(jobs) if hosts is None else hosts
-        listed = tuple(self._job(*job, host) for job, host in zip(jobs, to, strict=True))
-        return Cohort(listed, round_number, self.work, self.device, self.test, self.holdings)
+        listed = [
+            Job(r, one.seed, client, one.shards[client], one.holdouts[client], host)
+            for (r, client), host in zip(jobs, to, strict=True)
+            for one in (self.replicas[r],)
+        ]
+        return Cohort(tuple(listed), round_number, self.work, self.device, self.test, self.holdings)
 
     @cached_property
     def holdings(self) -> Population:
@@ -200,10 +204,6 @@ class World:
         taking_part = sum(min(self.participation, len(replica.available)) for replica in self.replicas)
         models = len(held) if self.graph else len(self.replicas)
         return Population(samples, holdouts, taking_part / max(1, len(held)), min(models, MODELS_AT_A_TIME))
-
-    def _job(self, replica: int, client: int, host: int | None) -> Job:
-        which = self.replicas[replica]
-        return Job(replica, which.seed, client, which.shards[client], which.holdouts[client], host)
 
     def name_of(self, algorithm: Algorithm, round_number: int | None) -> Hashable:
         """What tells the algorithm in force in a round from those that do other things.

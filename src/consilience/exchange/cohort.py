@@ -66,6 +66,7 @@ class Population:
     """What part of them takes part in a round."""
     models: int = 1
     """How many models are evaluated at a time."""
+    _forms: dict[tuple[Rows, LocalWork], tuple[int, int]] = field(default_factory=dict, compare=False)
 
     def rows(self, which: Rows) -> IntArray:
         """How many rows there are to visit, by client."""
@@ -73,15 +74,26 @@ class Population:
             return self.holdouts
         return np.where(self.holdouts > 0, self.holdouts, self.samples) if which == "own" else self.samples
 
+    def width(self, which: Rows, work: LocalWork) -> int:
+        """How many rows a batch has: as many as any client needs, since machines are built for a width."""
+        return self._form(which, work)[0]
+
     def lanes(self, which: Rows, work: LocalWork) -> int:
         """How many lanes a usual cohort needs to be done when its longest job is."""
-        if which == "test":
-            return self.models
-        if which == "batch" or (which == "train" and work.steps is not None):
-            steps = np.ones_like(self.samples)
-        else:
-            steps = -(-self.rows(which) // rows_of_batch(which, work))
-        return max(1, int(np.ceil(self.share * steps.sum() / max(1, steps.max()))))
+        return self.models if which == "test" else self._form(which, work)[1]
+
+    def _form(self, which: Rows, work: LocalWork) -> tuple[int, int]:
+        """The width and the lanes, worked out once: clients may be very many."""
+        if (which, work) not in self._forms:
+            rows = self.rows(which)
+            width = max(1, min(rows_of_batch(which, work), int(rows.max(initial=0))))
+            if which == "batch" or (which == "train" and work.steps is not None):
+                steps = np.ones_like(rows)
+            else:
+                steps = -(-rows // rows_of_batch(which, work))
+            lanes = max(1, int(np.ceil(self.share * steps.sum() / max(1, steps.max(initial=0)))))
+            self._forms[which, work] = (width, lanes)
+        return self._forms[which, work]
 
 
 def rows_of_batch(which: Rows, work: LocalWork) -> int:
@@ -178,8 +190,7 @@ class Cohort:
         if rows == "test":
             return common_plan(self.test, len(self.jobs), TEST_ROWS, self.device)
         visits = [Visit(job.seed, self.round, job.client, job.rows(rows)) for job in self.jobs]
-        # As wide as any cohort needs: machines are built for a width.
-        size = max(1, min(rows_of_batch(rows, self.work), int(self.population.rows(rows).max(initial=0))))
+        size = self.population.width(rows, self.work)
         if rows == "train":
             if self.work.steps is not None:
                 return training_plan(visits, [()] * len(visits), self.done.tolist(), size, self.device)

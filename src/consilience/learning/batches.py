@@ -201,6 +201,8 @@ def _order(numbers: Numbers) -> Numbers:
     """The places of numbers in ascending order; equal ones stay in theirs."""
     if isinstance(numbers, Tensor):
         return numbers.argsort(stable=True)
+    if len(numbers) <= FEW:
+        return numbers.argsort(kind="stable")
     return torch.from_numpy(numbers).argsort(stable=True).numpy()  # sooner done with many than numpy
 
 

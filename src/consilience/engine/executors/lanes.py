@@ -205,11 +205,11 @@ class _Attempt:
         plan, carry, varying = self.plan, self.carry, list(self.varying.values())
         machine.share(list(self.shared.values()))
         schedule = Schedule.of(plan, jobs, machine.blueprint.width)
-        machine.prepare(plan.sizes[schedule.steps[schedule.steps >= 0]])
-        pool, home = self.fold.workshop.pool, plan.rows.device
         some = plan.first[jobs[0]]  # for lanes that have finished
         steps = np.where(schedule.steps >= 0, schedule.steps, some)
-        numbers, counts = to_device(np.stack([steps, plan.sizes[steps]]), home)
+        sizes, pool = plan.sizes[steps], self.fold.workshop.pool
+        machine.prepare(sizes)
+        numbers, counts = to_device(np.stack([steps, sizes]), plan.rows.device)
         parts = (plan.rows[numbers], plan.keys[numbers, None], counts[..., None])
         whole = to_device(torch.cat(parts, dim=-1), pool.targets.device)  # one transfer for all
         rows, keys, counts = whole[..., :-2], whole[..., -2], whole[..., -1:]
@@ -220,7 +220,7 @@ class _Attempt:
                 machine.take(schedule.ends.get(begin, ()), result)
                 machine.put(schedule.starts.get(begin, ()), carry, varying)
                 current = slice(begin, end)
-                run(machine, rows[current], weight[current], keys[current], plan.sizes[steps[current]])
+                run(machine, rows[current], weight[current], keys[current], sizes[current])
             machine.take(schedule.ends[len(schedule.steps)], result)
 
         return work
@@ -307,16 +307,13 @@ class Batched(Executor):
         *states: State,
         key: Hashable = None,
     ) -> State:
-        def mapped(_: Any, given: Sequence[State]) -> State:
-            found: State = torch.func.vmap(function, in_dims=tuple(dims))(*given)
-            return found
-
+        mapped = partial(torch.func.vmap, function, in_dims=tuple(dims))
         try:
-            return self._routines.run(key, mapped, states, _no_points)
+            return self._routines.run(key, lambda _, given: mapped()(*given), states, _no_points)
         except torch.OutOfMemoryError:
             pass  # outside, where the error holds no tensors any more
         self._free()
-        return mapped(None, states)
+        return mapped()(*states)
 
     def clients(
         self,

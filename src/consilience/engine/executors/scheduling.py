@@ -8,6 +8,7 @@ done when the longest job is.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -32,9 +33,11 @@ def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
     [[0, 1], [2, 3]]
     """
     counts = np.asarray(steps, dtype=np.int64)
-    queue = [job for job in np.argsort(-counts, kind="stable").tolist() if counts[job] > 0]
+    queue = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
     if len(queue) <= lanes:
         return [[job] for job in queue]
+    if lanes == 1:
+        return [queue]
     free = [(0, lane) for lane in range(lanes)]
     packed: list[list[int]] = [[] for _ in free]
     for job, count in zip(queue, counts[queue].tolist(), strict=True):
@@ -88,24 +91,30 @@ class Schedule:
     @classmethod
     def of(cls, plan: Plan, jobs: Sequence[int], lanes: int) -> Schedule:
         """The schedule of some of a plan's jobs on some number of lanes."""
-        packed = pack(plan.steps[list(jobs)], lanes)
-        order = [(lane, jobs[number]) for lane, own in enumerate(packed) for number in own]
-        lane_of, job_of = np.array(order, dtype=np.int64).reshape(-1, 2).T
-        counts = plan.steps[job_of]
-        ends_at = np.cumsum(counts)
-        # A lane's first tick is 0, whatever the lanes before it do.
-        ends_at -= (ends_at - counts)[np.searchsorted(lane_of, lane_of)]
-        starts_at = ends_at - counts
-        starts: dict[int, list[tuple[int, int]]] = {}
-        ends: dict[int, list[tuple[int, int]]] = {}
-        for pair, start, end in zip(order, starts_at.tolist(), ends_at.tolist(), strict=True):
-            starts.setdefault(start, []).append(pair)
-            ends.setdefault(end, []).append(pair)
-        which, place = entries(counts, int(counts.sum()))
-        steps = np.full((max(ends, default=0), lanes), -1, dtype=np.int64)
-        steps[starts_at[which] + place, lane_of[which]] = plan.first[job_of][which] + place
-        return cls(steps, starts, ends)
+        chosen = list(jobs)
+        first, counts = (tuple(column[chosen].tolist()) for column in (plan.first, plan.steps))
+        return _schedule(tuple(chosen), first, counts, lanes)
 
     def stretches(self) -> Iterator[tuple[int, int]]:
         """The (first tick, end) of the stretches in which no job begins or ends."""
         return itertools.pairwise(sorted(self.starts.keys() | self.ends.keys()))
+
+
+@functools.lru_cache(maxsize=8)  # cohorts of clients with as much to do share one
+def _schedule(jobs: tuple[int, ...], first: tuple[int, ...], steps: tuple[int, ...], lanes: int) -> Schedule:
+    order = [(lane, number) for lane, own in enumerate(pack(steps, lanes)) for number in own]
+    lane_of, number_of = np.array(order, dtype=np.int64).reshape(-1, 2).T
+    counts = np.array(steps, dtype=np.int64)[number_of]
+    ends_at = np.cumsum(counts)
+    # A lane's first tick is 0, whatever the lanes before it do.
+    ends_at -= (ends_at - counts)[np.searchsorted(lane_of, lane_of)]
+    starts_at = ends_at - counts
+    starts: dict[int, list[tuple[int, int]]] = {}
+    ends: dict[int, list[tuple[int, int]]] = {}
+    for (lane, number), start, end in zip(order, starts_at.tolist(), ends_at.tolist(), strict=True):
+        starts.setdefault(start, []).append((lane, jobs[number]))
+        ends.setdefault(end, []).append((lane, jobs[number]))
+    which, place = entries(counts, sum(steps))
+    table = np.full((max(ends, default=0), lanes), -1, dtype=np.int64)
+    table[starts_at[which] + place, lane_of[which]] = np.array(first)[number_of][which] + place
+    return Schedule(table, starts, ends)
