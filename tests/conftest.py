@@ -22,6 +22,7 @@ from consilience.engine.executors.base import Executor, Outcome
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.sequential import Sequential
 from consilience.exchange.cohort import Cohort, Job, LocalWork
+from consilience.exchange.device import FACTS, facts_of
 from consilience.learning.batches import Pool
 from consilience.learning.solvers import SGD, Solver
 from consilience.learning.task import Task
@@ -77,32 +78,26 @@ class Federation:
         self, executor: Executor, action: Action, solver: Solver | None = None, own: State | None = None
     ) -> Outcome:
         """Every job's action on the start; `own` are stacked tensors of which every job is sent its row."""
-        jobs, dtype = len(self.cohort.jobs), self.task.dtype
-        counts = {
-            "samples": self.cohort.column(self.cohort.samples(), dtype),
-            "steps": self.cohort.column(self.cohort.steps(), dtype),
-            "key": self.cohort.keys()[0],
-            "common_key": self.cohort.keys()[1],
-        }
+        jobs, facts = len(self.cohort.jobs), facts_of(self.cohort, self.task.dtype)
         sent = tree.map_leaves(lambda value: value.expand(jobs, *value.shape).contiguous(), self.start)
 
         def work(fold, rows):
-            down, own_rows, count = rows
+            down, own_rows, own_facts = rows
             epochs = self.cohort.work.epochs or 0
             client = Client(
                 self.task,
                 solver or SGD(0.1),
-                count["n"]["samples"],
-                count["n"]["steps"],
+                own_facts[FACTS]["samples"],
+                own_facts[FACTS]["steps"],
                 epochs,
                 fold,
-                count["n"]["key"],
-                count["n"]["common_key"],
+                own_facts[FACTS]["key"],
+                own_facts[FACTS]["common_key"],
                 clip=self.cohort.work.clip,
             )
             return action(client, {**down, **own_rows}), {}
 
-        return executor.clients(self.cohort, work, [sent, own or {}, {"n": counts}])
+        return executor.clients(self.cohort, work, [sent, own or {}, facts])
 
 
 @pytest.hookimpl(wrapper=True)

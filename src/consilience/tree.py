@@ -186,7 +186,7 @@ def unflatten(flat: dict[str, Tensor], groups: Iterable[str] = ()) -> State:
 
 def nbytes(state: State) -> int:
     """The bytes of all tensors together."""
-    return sum(value.numel() * value.element_size() for params in state.values() for value in params.values())
+    return sum(value.nbytes for params in state.values() for value in params.values())
 
 
 def concatenated(params: Params) -> Tensor:
@@ -242,8 +242,8 @@ class Schema:
     def of(cls, state: State) -> Schema:
         """The schema of a State."""
         flat = flatten(state)
-        values = flat.values()
-        return cls(tuple(flat), tuple(state), tuple(v.shape for v in values), tuple(v.dtype for v in values))
+        shapes, dtypes = [v.shape for v in flat.values()], [v.dtype for v in flat.values()]
+        return cls(tuple(flat), tuple(state), tuple(shapes), tuple(dtypes))
 
     def state(self, tensors: Sequence[Tensor]) -> State:
         """The State of this schema with these tensors (of any shapes)."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from consilience.cli import display
+from consilience.cli import showing
 from consilience.config import load_config
 from consilience.engine.build import simulate
 from consilience.experiment import execution as experiment
@@ -42,7 +42,7 @@ def test_the_graphs_are_those_of_a_run(
 ):
     words = [GRAPH, "clients=12", "seeds=[3, 0]", "partition={name: dirichlet_class, alpha: 0.3}"]
     drawn: list[Any] = []
-    monkeypatch.setattr(display, "graph_plot", lambda *given: drawn.append(given))
+    monkeypatch.setattr(showing, "graph_plot", lambda *given: drawn.append(given))
     answer = command("topology", tiny, *words)
     (arm,) = experiment.plan(load_config(tiny, words))
     replicas = simulate(arm.scene, arm.variants).world.replicas

@@ -126,7 +126,8 @@ def test_shuffling_is_fair():
 
 
 def test_hashes_are_spread_over_all_bits():
-    bits = stream_bits(stream_keys([(0, 1), (-1, 2**64 + 3)])[:, None], torch.arange(5000), 40)
+    streams = torch.from_numpy(stream_keys([0, -1], [1, 2**64 + 3]))
+    bits = stream_bits(streams[:, None], torch.arange(5000), 40)
     assert bits.unique().numel() == 10000
     assert (bits >= 0).all()
     assert (bits < 2**40).all()

@@ -215,7 +215,7 @@ def client_rows(place, client: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_kinds_are_scaled_as_they_say(federation):
     place = federation("cnn", work=LocalWork(1, None, 4))
-    samples = torch.tensor(place.cohort.samples(), dtype=DTYPE)
+    samples = torch.tensor(place.cohort.samples, dtype=DTYPE)
     batches = torch.ceil(samples / 4)
     for kind, other, count in [
         ("per_sample_sum", "per_sample_mean", samples),
@@ -252,7 +252,7 @@ def test_a_data_set_twice(federation, kind, factor):
     inputs = torch.randn(8, 2, 6, 6, dtype=DTYPE)
     once = federation("mlp", sizes=(8,), inputs=inputs)
     (job,) = once.cohort.jobs
-    doubled = replace(once.cohort, jobs=(replace(job, shard=job.shard.repeat(2)),), _plans={})
+    doubled = replace(once.cohort, jobs=(job._replace(shard=job.shard.repeat(2)),), _plans={})
     twice = diagonals(replace(once, cohort=doubled), kind)
     assert_close(twice, tree.scale(factor, diagonals(once, kind)), rtol=1e-12, atol=0)
 
@@ -308,7 +308,7 @@ def test_grad_equals_autograd_on_the_pooled_data(federation, network, name):
     for client in range(len(place.cohort.jobs)):
         expected = torch.func.grad(mean_loss_of(module, *client_rows(place, client)))(params)
         assert_close(tree.index({"g": found}, client)["g"], expected, rtol=1e-10, atol=1e-14)
-    shares = torch.tensor(place.cohort.samples(), dtype=DTYPE)
+    shares = torch.tensor(place.cohort.samples, dtype=DTYPE)
     pooled = [torch.cat(column) for column in zip(*(client_rows(place, c) for c in range(5)), strict=True)]
     mean = {name: torch.tensordot(shares / shares.sum(), value, 1) for name, value in found.items()}
     assert_close(mean, torch.func.grad(mean_loss_of(module, *pooled))(params), rtol=1e-10, atol=1e-14)

@@ -152,7 +152,7 @@ def datasets() -> None:
 @app.command()
 def partition(file: ConfigFile, overrides: Overrides = None) -> None:
     """Show how a configuration splits the data, and draw it."""
-    from consilience.cli.display import show_partitions
+    from consilience.cli.showing import show_partitions
     from consilience.config import load_config
 
     show_partitions(load_config(file, overrides or []))
@@ -161,7 +161,7 @@ def partition(file: ConfigFile, overrides: Overrides = None) -> None:
 @app.command()
 def topology(file: ConfigFile, overrides: Overrides = None) -> None:
     """Show the graphs on which peers hear each other, and draw them."""
-    from consilience.cli.display import show_topologies
+    from consilience.cli.showing import show_topologies
     from consilience.config import load_config
 
     show_topologies(load_config(file, overrides or []))

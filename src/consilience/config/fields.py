@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
-from pydantic import (
-    PlainSerializer,
-    PlainValidator,
-    WithJsonSchema,
-)
+from pydantic import PlainSerializer, PlainValidator
 
 from consilience.config.entries import MethodChoice, method_schema, read_method
 from consilience.config.options import Sweep, part_schema, read_part, read_sweep, write_part
@@ -22,12 +20,22 @@ from consilience.models import MODELS, ModelSpec
 from consilience.problems import PROBLEMS, Problem
 
 
+@dataclass(frozen=True)
+class _Described:
+    """A field's description, made when somebody asks for it: all of them take longer than to read a file."""
+
+    schema: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
+        return self.schema()
+
+
 def _one(kind: str, registry: Mapping[str, type[Any]], base: type) -> tuple[Any, ...]:
     """How a field that holds one named part is read, written and described."""
     return (
         PlainValidator(lambda value: value if isinstance(value, base) else read_part(kind, registry, value)),
         PlainSerializer(write_part, return_type=dict),
-        WithJsonSchema(part_schema(registry)),
+        _Described(partial(part_schema, registry)),
     )
 
 
@@ -62,11 +70,11 @@ SolverField = Annotated[
     Sweep[Solver],
     PlainValidator(read_solver),
     PlainSerializer(lambda sweep: sweep.written, return_type=dict),
-    WithJsonSchema(part_schema(SOLVERS, sweep=True)),
+    _Described(partial(part_schema, SOLVERS, sweep=True)),
 ]
 MethodsField = Annotated[
     list[MethodChoice],
     PlainValidator(_read_methods),
     PlainSerializer(lambda choices: [choice.sweep.written for choice in choices], return_type=list),
-    WithJsonSchema({"anyOf": [method_schema(), {"type": "array", "items": method_schema()}]}),
+    _Described(lambda: {"anyOf": [method_schema(), {"type": "array", "items": method_schema()}]}),
 ]

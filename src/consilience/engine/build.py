@@ -184,9 +184,9 @@ def seconds_ahead(scene: Scene, operations: int, variants: int) -> float:
     """
     work, rows, ticks = scene.work, 0.0, 0.0
     for partition in scene.partitions.values():
-        sizes = np.array([len(shard) for shard in partition.shards if len(shard)])
+        sizes = np.array([len(shard) for shard in partition.shards if len(shard)], dtype=np.int64)
         share = min(1.0, scene.participation / max(1, len(sizes)))
-        steps = np.array([work.count(int(size), work.steps or work.epochs or 0) for size in sizes])
+        steps = work.count(sizes, work.steps or work.epochs or 0)
         visited = sizes * (work.epochs or 0) if work.steps is None else steps * work.batch_size
         rows += share * float(visited.sum())
         ticks = max(ticks, float(steps.max(initial=0)))

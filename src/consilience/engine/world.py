@@ -127,6 +127,16 @@ class World:
         """The replica that each hub belongs to."""
         return torch.from_numpy(self.hub_rows // self.population).to(self.device)
 
+    @cached_property
+    def hub_populations(self) -> torch.Tensor:
+        """[hubs] how many clients of a hub's replica have data."""
+        return self.populations[self.hub_replicas]
+
+    @cached_property
+    def hub_numbers(self) -> State:
+        """The swept numbers of each hub's replica."""
+        return self.numbers_of(self.hub_replicas)
+
     @property
     def graph(self) -> bool:
         """Whether clients are peers on a graph."""
@@ -165,19 +175,22 @@ class World:
     ) -> Cohort:
         """The work of some (replica, client) pairs in a round; `hosts`: whom each of them answers."""
         name = (tuple(jobs), round_number, None if hosts is None else tuple(hosts))
-        if name not in self._cohorts:
-            if len(self._cohorts) == COHORTS:
-                self._cohorts.popitem(last=False)
-            self._cohorts[name] = self._make_cohort(jobs, round_number, hosts)
-        self._cohorts.move_to_end(name)
-        return self._cohorts[name]
+        cohort = self._cohorts.pop(name, None) or self._make_cohort(jobs, round_number, hosts)
+        if len(self._cohorts) == COHORTS:
+            self._cohorts.popitem(last=False)
+        self._cohorts[name] = cohort
+        return cohort
 
     def _make_cohort(
         self, jobs: Sequence[tuple[int, int]], round_number: int, hosts: Sequence[int] | None
     ) -> Cohort:
         to = [None] * len(jobs) if hosts is None else hosts
-        listed = tuple(self._job(*job, host) for job, host in zip(jobs, to, strict=True))
-        return Cohort(listed, round_number, self.work, self.device, self.test, self.holdings)
+        listed = [
+            Job(r, one.seed, client, one.shards[client], one.holdouts[client], host)
+            for (r, client), host in zip(jobs, to, strict=True)
+            for one in (self.replicas[r],)
+        ]
+        return Cohort(tuple(listed), round_number, self.work, self.device, self.test, self.holdings)
 
     @cached_property
     def holdings(self) -> Population:
@@ -191,10 +204,6 @@ class World:
         taking_part = sum(min(self.participation, len(replica.available)) for replica in self.replicas)
         models = len(held) if self.graph else len(self.replicas)
         return Population(samples, holdouts, taking_part / max(1, len(held)), min(models, MODELS_AT_A_TIME))
-
-    def _job(self, replica: int, client: int, host: int | None) -> Job:
-        which = self.replicas[replica]
-        return Job(replica, which.seed, client, which.shards[client], which.holdouts[client], host)
 
     def name_of(self, algorithm: Algorithm, round_number: int | None) -> Hashable:
         """What tells the algorithm in force in a round from those that do other things.

@@ -5,9 +5,9 @@ A replica is one of the federations that a simulation computes at once: one seed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ import torch
 from consilience.client import Rows
 from consilience.learning.batches import Plan, Visit, common_plan, data_plan, training_plan
 from consilience.learning.randomness import Purpose, generator, stream_keys
-from consilience.transfer import to_device
 from consilience.types import IntArray
 
 SAMPLE_ROWS = 128
@@ -47,11 +46,9 @@ class LocalWork:
         random = generator(seed, Purpose.STRAGGLING, round_number, client)
         return int(random.integers(1, full)) if random.random() < self.stragglers else full
 
-    def count(self, samples: int, done: int) -> int:
-        """The optimiser steps of a client with some number of samples that does some epochs (or steps)."""
-        if samples == 0:
-            return 0
-        return done if self.steps is not None else done * -(-samples // self.batch_size)
+    def count(self, samples: IntArray, done: int | IntArray) -> IntArray:
+        """The optimiser steps of clients with some numbers of samples that do some epochs (or steps)."""
+        return done * ((samples > 0) if self.steps is not None else -(-samples // self.batch_size))
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,7 @@ class Population:
     """What part of them takes part in a round."""
     models: int = 1
     """How many models are evaluated at a time."""
+    _forms: dict[tuple[Rows, LocalWork], tuple[int, int]] = field(default_factory=dict, compare=False)
 
     def rows(self, which: Rows) -> IntArray:
         """How many rows there are to visit, by client."""
@@ -76,15 +74,26 @@ class Population:
             return self.holdouts
         return np.where(self.holdouts > 0, self.holdouts, self.samples) if which == "own" else self.samples
 
+    def width(self, which: Rows, work: LocalWork) -> int:
+        """How many rows a batch has: as many as any client needs, since machines are built for a width."""
+        return self._form(which, work)[0]
+
     def lanes(self, which: Rows, work: LocalWork) -> int:
         """How many lanes a usual cohort needs to be done when its longest job is."""
-        if which == "test":
-            return self.models
-        if which == "batch" or (which == "train" and work.steps is not None):
-            steps = np.ones_like(self.samples)
-        else:
-            steps = -(-self.rows(which) // rows_of_batch(which, work))
-        return max(1, int(np.ceil(self.share * steps.sum() / max(1, steps.max()))))
+        return self.models if which == "test" else self._form(which, work)[1]
+
+    def _form(self, which: Rows, work: LocalWork) -> tuple[int, int]:
+        """The width and the lanes, worked out once: clients may be very many."""
+        if (which, work) not in self._forms:
+            rows = self.rows(which)
+            width = max(1, min(rows_of_batch(which, work), int(rows.max(initial=0))))
+            if which == "batch" or (which == "train" and work.steps is not None):
+                steps = np.ones_like(rows)
+            else:
+                steps = -(-rows // rows_of_batch(which, work))
+            lanes = max(1, int(np.ceil(self.share * steps.sum() / max(1, steps.max(initial=0)))))
+            self._forms[which, work] = (width, lanes)
+        return self._forms[which, work]
 
 
 def rows_of_batch(which: Rows, work: LocalWork) -> int:
@@ -92,8 +101,7 @@ def rows_of_batch(which: Rows, work: LocalWork) -> int:
     return work.batch_size if which in ("train", "data", "batch") else SAMPLE_ROWS
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One client's work in one replica. The seed is the replica's."""
 
     replica: int
@@ -129,8 +137,6 @@ class Cohort:
 
     def part(self, chosen: slice) -> Cohort:
         """The cohort of some of the jobs."""
-        if len(self.jobs[chosen]) == len(self.jobs):
-            return self  # with the plans that were made
         return Cohort(self.jobs[chosen], self.round, self.work, self.device, self.test, self.population)
 
     @cached_property
@@ -139,39 +145,31 @@ class Cohort:
         if self.known is not None:
             return self.known
         holdouts = np.array([len(job.holdout) for job in self.jobs], dtype=np.int64)
-        return Population(np.array(self.samples(), dtype=np.int64), holdouts, models=len(self.jobs))
+        return Population(self.samples, holdouts, models=len(self.jobs))
 
-    def column(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-        """[jobs] one number for each job, as a tensor on the device."""
-        return to_device(values, self.device, dtype)
+    @cached_property
+    def samples(self) -> IntArray:
+        """[jobs] how many training samples each job's client has."""
+        return np.array([len(job.shard) for job in self.jobs], dtype=np.int64)
 
-    def samples(self) -> list[int]:
-        """How many training samples each job's client has."""
-        return [len(job.shard) for job in self.jobs]
+    @property
+    def steps(self) -> IntArray:
+        """[jobs] how many optimiser steps each job takes."""
+        return self.work.count(self.samples, self.done)
 
-    def steps(self) -> list[int]:
-        """How many optimiser steps each job takes."""
-        return [
-            self.work.count(len(job.shard), done) for job, done in zip(self.jobs, self.done(), strict=True)
-        ]
+    @cached_property
+    def done(self) -> IntArray:
+        """[jobs] how many epochs (or steps) each job's local training has."""
+        done = [self.work.done(job.seed, self.round, job.client) for job in self.jobs]
+        return np.array(done, dtype=np.int64)
 
-    def done(self) -> list[int]:
-        """How many epochs (or steps) each job's local training has."""
-        return [self.work.done(job.seed, self.round, job.client) for job in self.jobs]
-
-    def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def keys(self) -> tuple[IntArray, IntArray]:
         """Sources of randomness in this round, [jobs] int64: a job's own, and what a seed's jobs share."""
-        own = [
-            (job.seed, Purpose.MESSAGE, self.round, job.client, *(() if job.host is None else (job.host,)))
-            for job in self.jobs
-        ]
-        seeds = list(dict.fromkeys(job.seed for job in self.jobs))
-        common = [(seed, Purpose.COMMON, self.round, *[0] * (len(own[0]) - 3)) for seed in seeds]
-        found = stream_keys([*own, *common])
-        shared = found[[len(own) + seeds.index(job.seed) for job in self.jobs]]
-        # One transfer for both: on a GPU, rounds of small clients are mostly waiting.
-        keys = to_device(torch.stack([found[: len(own)], shared]), self.device)
-        return keys[0], keys[1]
+        seeds, clients = [job.seed for job in self.jobs], [job.client for job in self.jobs]
+        hosts = [job.host for job in self.jobs if job.host is not None]
+        names = (clients, hosts) if hosts else (clients,)
+        own = stream_keys(seeds, Purpose.MESSAGE, self.round, *names)
+        return own, stream_keys(seeds, Purpose.COMMON, self.round, *[0] * len(names))
 
     def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
         """The batches of all jobs; of one epoch of training alone, where `epoch` is given."""
@@ -192,13 +190,13 @@ class Cohort:
         if rows == "test":
             return common_plan(self.test, len(self.jobs), TEST_ROWS, self.device)
         visits = [Visit(job.seed, self.round, job.client, job.rows(rows)) for job in self.jobs]
-        # As wide as any cohort needs: machines are built for a width.
-        size = max(1, min(rows_of_batch(rows, self.work), int(self.population.rows(rows).max(initial=0))))
+        size = self.population.width(rows, self.work)
         if rows == "train":
-            done = self.done()
             if self.work.steps is not None:
-                return training_plan(visits, [()] * len(visits), done, size, self.device)
-            epochs = [range(count) if epoch is None else range(epoch, epoch + 1) for count in done]
+                return training_plan(visits, [()] * len(visits), self.done.tolist(), size, self.device)
+            epochs = [
+                range(count) if epoch is None else range(epoch, epoch + 1) for count in self.done.tolist()
+            ]
             return training_plan(visits, epochs, None, size, self.device)
         whole = data_plan(visits, size, self.device)
         return whole.beginning([1] * len(visits)) if rows == "batch" else whole

@@ -52,16 +52,18 @@ def idle(step: Step, carry: State, extras: State, rows: Rows, epoch: int | None 
 
 def facts_of(cohort: Cohort, dtype: torch.dtype) -> State:
     """What tells the clients of a cohort apart, one row a job."""
-    decay = [cohort.work.lr_decay**cohort.round] * len(cohort.jobs)
-    numbers = to_device([cohort.samples(), cohort.steps(), decay], cohort.device, dtype)
-    own, common = cohort.keys()
+    # One transfer for all: on a GPU, rounds of small clients are mostly waiting.
+    whole = to_device(np.stack([cohort.samples, cohort.steps, *cohort.keys()]), cohort.device)
+    samples, steps = whole[:2].to(dtype)
+    decay = torch.full_like(samples, cohort.work.lr_decay**cohort.round)
+    key, common_key = whole[2:]
     return {
         FACTS: {
-            "samples": numbers[0],
-            "steps": numbers[1],
-            "decay": numbers[2],
-            "key": own,
-            "common_key": common,
+            "samples": samples,
+            "steps": steps,
+            "decay": decay,
+            "key": key,
+            "common_key": common_key,
         }
     }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import networkx as nx
 import numpy as np
 
 from consilience.errors import UserError
+from consilience.graphs import lazily as nx
 from consilience.graphs.base import Graph
 
 

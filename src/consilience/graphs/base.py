@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import networkx as nx
 import numpy as np
 
 from consilience.errors import UserError
+from consilience.graphs import lazily as nx
 
 Adjacency = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 """[nodes, nodes] who (rows) hears whom (columns)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import networkx as nx
 import numpy as np
 
+from consilience.graphs import lazily as nx
 from consilience.graphs.base import Graph
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
-import networkx as nx
-
 from consilience.errors import UserError
+from consilience.graphs import lazily as nx
 
 
 def order(name: str) -> tuple[bool, int, str]:

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import networkx as nx
 import numpy as np
 
 from consilience.errors import UserError
+from consilience.graphs import lazily as nx
 from consilience.graphs.base import Graph
 
 

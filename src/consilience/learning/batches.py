@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.learning.randomness import Purpose, stream_bits, stream_keys
+from consilience.learning.randomness import Numbers, Purpose, stream_bits, stream_keys
 from consilience.transfer import to_device
 from consilience.types import Batch, IntArray
 
@@ -82,13 +83,13 @@ class Plan:
     def beginning(self, steps: Sequence[int]) -> Plan:
         """The plan of the first steps of each job, at most so many."""
         counts = np.minimum(self.steps, np.asarray(steps, dtype=np.int64))
-        kept = np.concatenate([np.arange(a, a + n) for a, n in zip(self.first, counts, strict=True)])
+        job, place = entries(counts, int(counts.sum()))
+        kept = self.first[job] + place
         chosen = to_device(kept, self.rows.device)
         return Plan(self.rows[chosen], self.sizes[kept], self.keys[chosen], _starts(counts), counts)
 
 
-@dataclass(frozen=True)
-class Visit:
+class Visit(NamedTuple):
     """A client whose data are visited: the seed, the round and its number decide every order and key."""
 
     seed: int
@@ -155,52 +156,66 @@ def _shuffled(
     Sorting by a hash shuffles, and does so alike on every device. A few rows are sorted by the host before a
     GPU has been told what to do.
     """
-    if (
-        device.type == "cuda"
-        and sum(len(v.rows) * len(own) for v, own in zip(visits, epochs, strict=True)) <= FEW
-    ):
-        device = torch.device("cpu")
     lists = [(visit, epoch) for visit, own in zip(visits, epochs, strict=True) for epoch in own]
-    lengths = np.array([len(visit.rows) for visit, _ in lists], dtype=np.int64)
-    batches = -(-lengths // batch_size)
+    shares = np.array([len(visit.rows) for visit in visits], dtype=np.int64)
+    repeats = np.array([len(own) for own in epochs], dtype=np.int64)
+    lengths, firsts = np.repeat(shares, repeats), np.repeat(_starts(shares), repeats)
+    batches, total = -(-lengths // batch_size), int(lengths.sum())
+    few = device.type == "cpu" or total <= FEW
     # A visit's rows are the same in all of its epochs: they are large, and moved once.
     known = np.concatenate([np.zeros(0, dtype=np.int64), *(visit.rows for visit in visits)])
-    shares = np.array([len(visit.rows) for visit in visits], dtype=np.int64)
-    firsts = np.repeat(_starts(shares), np.array([len(own) for own in epochs], dtype=np.int64))
-    named = stream_keys([(v.seed, purpose, v.round, v.client, epoch) for v, epoch in lists]).numpy()
-    table = np.stack([lengths, _starts(lengths), batches, _starts(batches), firsts, named])
-    length, start, count, step_start, first, keys = to_device(table, device)  # one transfer for all
+    named = stream_keys(
+        [visit.seed for visit, _ in lists],
+        purpose,
+        [visit.round for visit, _ in lists],
+        [visit.client for visit, _ in lists],
+        [epoch for _, epoch in lists],
+    )
+    table = np.stack([lengths, _starts(lengths), batches, firsts, named])
+    # On a device one transfer for all; on the host in numpy, which begins sooner than torch.
+    length, start, count, first, keys = table if few else to_device(table, device)
+    held, column = (one if few else to_device(one, device) for one in (known, np.arange(batch_size)))
 
     # Every entry (a row of a list), with the list it is in and its place there.
-    owner, place = _entries(length, start, int(lengths.sum()))
-    shuffled = ((owner << SHUFFLE_BITS) | stream_bits(keys[owner], place, SHUFFLE_BITS)).argsort(stable=True)
-    visited = to_device(known, device)[(first[owner] + place)[shuffled]]
+    owner, place = entries(length, total)
+    shuffled = _order((owner << SHUFFLE_BITS) | stream_bits(keys[owner], place, SHUFFLE_BITS))
+    visited = held[(first[owner] + place)[shuffled]]
     # Every step, with the list it is in and its place there; it takes the next entries of that list.
-    step_owner, step_place = _entries(count, step_start, int(batches.sum()))
-    column = torch.arange(batch_size, device=device)
+    step_owner, step_place = entries(count, int(batches.sum()))
     done = step_place[:, None] * batch_size
     inside = done + column < length[step_owner][:, None]
-    rows = visited[start[step_owner][:, None] + done + torch.where(inside, column, 0)]
+    rows = visited[start[step_owner][:, None] + done + inside * column]
+    bits = stream_bits(keys[step_owner], -1 - step_place, KEY_BITS)
 
     sizes = np.full(len(rows), batch_size, dtype=np.int64)
     sizes[np.cumsum(batches)[lengths > 0] - 1] -= (batches * batch_size - lengths)[lengths > 0]
-    steps = np.array(
-        [len(own) * -(-len(visit.rows) // batch_size) for visit, own in zip(visits, epochs, strict=True)],
-        dtype=np.int64,
-    )
-    bits = stream_bits(keys[step_owner], -1 - step_place, KEY_BITS)
-    return Plan(rows, sizes, bits, _starts(steps), steps)
+    steps = repeats * -(-shares // batch_size)
+    return Plan(torch.as_tensor(rows), sizes, torch.as_tensor(bits), _starts(steps), steps)
 
 
 def _starts(counts: IntArray) -> IntArray:
     return np.cumsum(counts) - counts
 
 
-def _entries(lengths: Tensor, starts: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """The list of every entry of lists laid end to end, and the entry's place in that list."""
-    which = torch.arange(len(lengths), device=lengths.device)
-    if lengths.is_cuda:
-        owner = torch.repeat_interleave(which, lengths, output_size=total)
-    else:  # torch wakes all of its threads for this
-        owner = torch.from_numpy(np.repeat(which.numpy(), lengths.numpy()))
-    return owner, torch.arange(total, device=lengths.device) - starts[owner]
+def _order(numbers: Numbers) -> Numbers:
+    """The places of numbers in ascending order; equal ones stay in theirs."""
+    if isinstance(numbers, Tensor):
+        return numbers.argsort(stable=True)
+    if len(numbers) <= FEW:
+        return numbers.argsort(kind="stable")
+    return torch.from_numpy(numbers).argsort(stable=True).numpy()  # sooner done with many than numpy
+
+
+def entries(lengths: Numbers, total: int) -> tuple[Numbers, Numbers]:
+    """The list of every entry of lists laid end to end, and the entry's place in that list.
+
+    Args:
+        lengths: How many entries each list has.
+        total: How many that are, known without asking the device.
+    """
+    if isinstance(lengths, Tensor):
+        lists, numbers = (torch.arange(count, device=lengths.device) for count in (len(lengths), total))
+        owner = torch.repeat_interleave(lists, lengths, output_size=total)
+    else:
+        owner, numbers = np.repeat(np.arange(len(lengths)), lengths), np.arange(total)
+    return owner, numbers - (lengths.cumsum(0) - lengths)[owner]

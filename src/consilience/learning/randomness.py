@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from consilience.types import IntArray
+
+Numbers = TypeVar("Numbers", Tensor, IntArray)
+"""Integers on a device, or on the host."""
 
 
 def _signed(number: int) -> int:
@@ -17,7 +22,7 @@ def _signed(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-_ODD = _signed(0x9E3779B97F4A7C15)
+_ODD, _FIRST, _SECOND = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Purpose(IntEnum):
@@ -50,27 +55,38 @@ def torch_seed(seed: int, purpose: Purpose, *key: int) -> Iterator[None]:
         yield
 
 
-def stream_keys(parts: Sequence[Sequence[int]]) -> Tensor:
-    """[streams] a 64-bit key for each tuple of integers (all of one length): what a stream is for."""
+def stream_keys(*parts: int | Sequence[int] | IntArray) -> IntArray:
+    """[streams] a 64-bit key for each stream: what it is for.
+
+    Args:
+        parts: The integers that tell, a column for each; one integer is the same for all streams.
+    """
     # In numpy: of so few numbers torch takes longer to begin than to compute.
-    keys = np.zeros(len(parts), dtype=np.int64)
-    with np.errstate(over="ignore"):  # products wrap
-        for column in zip(*parts, strict=True):
-            keys = _mixed(keys ^ np.array([_signed(part) for part in column], dtype=np.int64))
-    return torch.from_numpy(keys)
+    keys = np.zeros(1, dtype=np.int64)
+    for column in parts:
+        keys = _mixed(keys ^ _last_bits(column))
+    return keys
 
 
-def stream_bits(keys: Tensor, places: Tensor, bits: int) -> Tensor:
+def _last_bits(numbers: int | Sequence[int] | IntArray) -> IntArray:
+    try:
+        return np.asarray(numbers, dtype=np.int64)
+    except OverflowError:  # a seed may be any integer
+        several = [numbers] if isinstance(numbers, int) else numbers
+        return np.array([_signed(number) for number in several], dtype=np.int64)
+
+
+def stream_bits(keys: Numbers, places: Numbers, bits: int) -> Numbers:
     """Uniform numbers of so many bits that are a pure function of key and place, on any device."""
-    hashed: Tensor = _mixed(keys + places * _ODD)
-    return (hashed >> (64 - bits)).bitwise_and(2**bits - 1)
+    found: Numbers = (_mixed(keys + places * _ODD) >> (64 - bits)) & (2**bits - 1)
+    return found
 
 
 def _mixed(x: Any) -> Any:
     """A bijective 64-bit hash (splitmix64); int64 products wrap, and the masks make the shifts logical."""
     x = x + _ODD
-    x = (x ^ ((x >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ ((x >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * _FIRST
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * _SECOND
     return x ^ ((x >> 31) & (2**33 - 1))
 
 

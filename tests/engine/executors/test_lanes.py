@@ -137,7 +137,7 @@ def test_the_tally_counts_every_row_of_training_and_nothing_else(federation, lan
         return client.train(client.train(down).model).model
 
     outcome = place.run(place.batched(lanes) if lanes else place.sequential(), work)
-    assert outcome.tally["rows"].tolist() == [2 * 2 * samples for samples in place.cohort.samples()]
+    assert outcome.tally["rows"].tolist() == [2 * 2 * samples for samples in place.cohort.samples]
 
 
 @pytest.mark.parametrize("early_stop", ["stop", "rollback"])
@@ -169,7 +169,7 @@ def climb_and_descend(federation, lanes):
     They are held to the rows they train on, in batches of all of them: descending never raises the loss.
     """
     place = federation("mlp", sizes=(8, 5), work=LocalWork(4, None, 8))
-    jobs = tuple(replace(job, holdout=job.shard) for job in place.cohort.jobs)
+    jobs = tuple(job._replace(holdout=job.shard) for job in place.cohort.jobs)
     place = replace(place, cohort=replace(place.cohort, jobs=jobs, _plans={}))
 
     def work(client: Client, down: State) -> State:

@@ -205,24 +205,22 @@ class _Attempt:
         plan, carry, varying = self.plan, self.carry, list(self.varying.values())
         machine.share(list(self.shared.values()))
         schedule = Schedule.of(plan, jobs, machine.blueprint.width)
-        machine.prepare(plan.sizes[schedule.steps[schedule.steps >= 0]])
-        pool, home = self.fold.workshop.pool, plan.rows.device
         some = plan.first[jobs[0]]  # for lanes that have finished
         steps = np.where(schedule.steps >= 0, schedule.steps, some)
-        numbers, counts = to_device(np.stack([steps, plan.sizes[steps]]), home)
-        positions = torch.arange(plan.rows.shape[1], device=home)
-        weight = (positions < counts[..., None]).to(pool.dtype)
-        device = pool.targets.device
-        rows, weight, keys = (
-            to_device(one, device) for one in (plan.rows[numbers], weight, plan.keys[numbers])
-        )
+        sizes, pool = plan.sizes[steps], self.fold.workshop.pool
+        machine.prepare(sizes)
+        numbers, counts = to_device(np.stack([steps, sizes]), plan.rows.device)
+        parts = (plan.rows[numbers], plan.keys[numbers, None], counts[..., None])
+        whole = to_device(torch.cat(parts, dim=-1), pool.targets.device)  # one transfer for all
+        rows, keys, counts = whole[..., :-2], whole[..., -2], whole[..., -1:]
+        weight = (torch.arange(rows.shape[-1], device=rows.device) < counts).to(pool.dtype)
 
         def work(run: Run, result: list[Tensor]) -> None:
             for begin, end in schedule.stretches():
                 machine.take(schedule.ends.get(begin, ()), result)
                 machine.put(schedule.starts.get(begin, ()), carry, varying)
                 current = slice(begin, end)
-                run(machine, rows[current], weight[current], keys[current], plan.sizes[steps[current]])
+                run(machine, rows[current], weight[current], keys[current], sizes[current])
             machine.take(schedule.ends[len(schedule.steps)], result)
 
         return work
@@ -309,13 +307,13 @@ class Batched(Executor):
         *states: State,
         key: Hashable = None,
     ) -> State:
-        mapped = torch.func.vmap(function, in_dims=tuple(dims))
+        mapped = partial(torch.func.vmap, function, in_dims=tuple(dims))
         try:
-            return self._routines.run(key, lambda _, given: mapped(*given), states, _no_points)
+            return self._routines.run(key, lambda _, given: mapped()(*given), states, _no_points)
         except torch.OutOfMemoryError:
             pass  # outside, where the error holds no tensors any more
         self._free()
-        return mapped(*states)
+        return mapped()(*states)
 
     def clients(
         self,
@@ -331,11 +329,13 @@ class Batched(Executor):
             chunk = min(self.chunk, len(cohort.jobs))
             starts = range(0, len(cohort.jobs), chunk)
             try:
+                if len(starts) == 1:
+                    return self._part(cohort, work, states, shared, key)
                 parts = [
                     self._part(cohort.part(some), work, [tree.index(s, some) for s in states], shared, key)
                     for some in (slice(start, start + chunk) for start in starts)
                 ]
-                return parts[0] if len(parts) == 1 else _joined(parts)
+                return _joined(parts)
             except torch.OutOfMemoryError:
                 if chunk == 1:
                     raise self._workshop.shortage() from None

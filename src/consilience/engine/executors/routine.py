@@ -59,12 +59,9 @@ class Routines:
             states: What it is done with.
             act: What does what the work's points stand for.
         """
-        if key is None or sum(tree.nbytes(state) for state in states) > self.largest or not _hashable(key):
+        routine = None if key is None else self._find((key, *(Schema.of(state) for state in states)), states)
+        if routine is None:
             return _at_once(work, states, act)
-        name = (key, *(Schema.of(state) for state in states))
-        routine = self._known.setdefault(name, Routine(self._graphs))
-        self._known.move_to_end(name)
-        self._make_room()
         try:
             return routine(work, states, act)
         except torch.OutOfMemoryError:
@@ -73,6 +70,20 @@ class Routines:
             LOG.debug("a routine is less than it could be", exc_info=error)
             routine.give_in()
         return _at_once(work, states, act)
+
+    def _find(self, name: Hashable, states: Sequence[State]) -> Routine | None:
+        """The routine of that name, a new one where there is none; None where there shall be none."""
+        try:
+            routine = self._known.pop(name, None)
+        except TypeError:  # not hashable: a method with a list among its numbers
+            return None
+        if routine is None:
+            if sum(tree.nbytes(state) for state in states) > self.largest:
+                return None
+            routine = Routine(self._graphs)
+        self._known[name] = routine
+        self._make_room()
+        return routine
 
     def _make_room(self) -> None:
         """Let routines go that were not used for longest, while there are too many or they are too large."""
@@ -84,14 +95,6 @@ class Routines:
         """Forget all routines, and let the memory of their graphs go."""
         self._known.clear()
         self._graphs = GraphMemory()
-
-
-def _hashable(key: Hashable) -> bool:
-    try:
-        hash(key)
-    except TypeError:  # a method with a list among its numbers
-        return False
-    return True
 
 
 def _at_once(work: Work, states: Sequence[State], act: Act) -> State:
@@ -140,16 +143,23 @@ class Routine:
     """The operations of some work, for states of one form."""
 
     graphs: GraphMemory
+    held_bytes: int = 0
+    """How much memory it holds."""
     _module: GraphModule | None = None
     _result: Schema | None = None
     _points: list[Point] = field(default_factory=list)
     _parts: list[_Stretch | _Stop] = field(default_factory=list)
     _state: Literal["captured", "as recorded", "at once"] = "captured"
     """How far it can go."""
+    _idle: bool = False
+    """Whether what comes in goes out, and there is nothing to capture."""
     _seen: bool = False
     """Whether it was asked for before."""
     _static: dict[Node, Tensor] = field(default_factory=dict)
     """The values that go into a part or come out of it, whose places on a GPU stay the same."""
+    _given: list[Tensor] = field(default_factory=list)
+    _found: list[Tensor] = field(default_factory=list)
+    """Those that come from outside, and those that are the result."""
 
     def __call__(self, work: Work, states: Sequence[State], act: Act) -> State:
         """What the work gives for some states of that form."""
@@ -162,12 +172,8 @@ class Routine:
     def give_in(self) -> None:
         """Do it in a slower way from now on, since it did not work."""
         self._state = "at once" if self._module is None else "as recorded"
-        self._static, self._parts = {}, []
-
-    @property
-    def held_bytes(self) -> int:
-        """How much memory it holds."""
-        return sum(value.nbytes for value in self._static.values())
+        self._static, self._parts, self._given, self._found = {}, [], [], []
+        self.held_bytes = 0
 
     def _record(self, work: Work, states: Sequence[State], act: Act) -> State:
         """What the work gives, while its operations are written down."""
@@ -187,6 +193,7 @@ class Routine:
 
         results = recorder.run(flat)
         self._module = recorder.module()
+        self._idle = all(node.op in ("placeholder", "output") for node in self._module.graph.nodes)
         assert self._result is not None
         return self._result.state(results)
 
@@ -197,28 +204,22 @@ class Routine:
         given = _flat(states)
         for point in self._points:
             point.act = act
-        if self._state == "as recorded" or not self.graphs.captures(given[0].device):
+        if self._idle or self._state == "as recorded" or not self.graphs.captures(given[0].device):
             with torch.no_grad():
                 return self._result.state(self._module.forward(*given))
         if not self._parts:
             self._capture(given, act)
         else:
-            copy_all_kinds(self._inputs(), given)
+            copy_all_kinds(self._given, given)
             for part in self._parts:
                 if isinstance(part, _Stretch):
                     assert part.graph is not None
                     part.graph.replay()
                 else:
                     act(part.point.facts, [self._static[node] for node in part.inputs], part.places)
-        found: Any = self._module.graph.output_node().args[0]
-        lasting = [self._static[node] for node in found]
-        results = [torch.empty_like(value) for value in lasting]  # what lasts is written over next time
-        copy_all_kinds(results, lasting)
+        results = [torch.empty_like(value) for value in self._found]  # which are written over next time
+        copy_all_kinds(results, self._found)
         return self._result.state(results)
-
-    def _inputs(self) -> list[Tensor]:
-        assert self._module is not None
-        return [self._static[node] for node in self._module.graph.nodes if node.op == "placeholder"]
 
     def _capture(self, given: Sequence[Tensor], act: Act) -> None:
         """Do the work once, part by part, and capture its operations."""
@@ -239,6 +240,10 @@ class Routine:
                 part.graph.replay()
                 self._static |= dict(zip(part.outputs, found, strict=True))
         self._parts = parts
+        output: Any = self._module.graph.output_node().args[0]
+        self._given = [self._static[node] for node in self._module.graph.nodes if node.op == "placeholder"]
+        self._found = [self._static[node] for node in output]
+        self.held_bytes = sum(value.nbytes for value in self._static.values())
 
 
 def _collect(found: list[Tensor], module: GraphModule, tensors: Sequence[Tensor]) -> None:

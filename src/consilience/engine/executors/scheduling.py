@@ -8,6 +8,7 @@ done when the longest job is.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.learning.batches import Plan
+from consilience.learning.batches import Plan, entries
 from consilience.types import IntArray
 
 FEW = 8
@@ -31,13 +32,18 @@ def pack(steps: Sequence[int] | IntArray, lanes: int) -> list[list[int]]:
     >>> pack([3, 1, 2, 2], 2)
     [[0, 1], [2, 3]]
     """
-    queue = sorted((job for job in range(len(steps)) if steps[job] > 0), key=lambda job: -steps[job])
-    free = [(0, lane) for lane in range(min(lanes, len(queue)))]
+    counts = np.asarray(steps, dtype=np.int64)
+    queue = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
+    if len(queue) <= lanes:
+        return [[job] for job in queue]
+    if lanes == 1:
+        return [queue]
+    free = [(0, lane) for lane in range(lanes)]
     packed: list[list[int]] = [[] for _ in free]
-    for job in queue:
+    for job, count in zip(queue, counts[queue].tolist(), strict=True):
         load, lane = heapq.heappop(free)
         packed[lane].append(job)
-        heapq.heappush(free, (load + int(steps[job]), lane))
+        heapq.heappush(free, (load + count, lane))
     order = sorted(free, key=lambda entry: (-entry[0], entry[1]))
     return [packed[lane] for _, lane in order]
 
@@ -55,10 +61,10 @@ def lanes_for(steps: Sequence[int] | IntArray, most: int, usual: int) -> int:
     >>> lanes_for([1] * 100, 200, 100), lanes_for([1] * 97, 200, 100), lanes_for([1] * 60, 200, 100)
     (100, 100, 71)
     """
-    working = [int(count) for count in steps if count > 0]
-    if not working:
+    counts = np.asarray(steps, dtype=np.int64)
+    if not counts.any():
         return 1
-    needed = -(-sum(working) // max(working))
+    needed = -(-int(counts.sum()) // int(counts.max()))
     if needed > FEW:
         above = math.ceil(round(2 * math.log2(needed / usual), 9))
         needed = math.ceil(round(usual * 2 ** (above / 2), 9))
@@ -85,21 +91,30 @@ class Schedule:
     @classmethod
     def of(cls, plan: Plan, jobs: Sequence[int], lanes: int) -> Schedule:
         """The schedule of some of a plan's jobs on some number of lanes."""
-        packed = [[jobs[i] for i in lane] for lane in pack(plan.steps[list(jobs)], lanes)]
-        ticks = max((int(plan.steps[lane].sum()) for lane in packed), default=0)
-        steps = np.full((ticks, lanes), -1, dtype=np.int64)
-        starts: dict[int, list[tuple[int, int]]] = {}
-        ends: dict[int, list[tuple[int, int]]] = {}
-        for lane, own in enumerate(packed):
-            tick = 0
-            for job in own:
-                count = int(plan.steps[job])
-                steps[tick : tick + count, lane] = np.arange(plan.first[job], plan.first[job] + count)
-                starts.setdefault(tick, []).append((lane, job))
-                tick += count
-                ends.setdefault(tick, []).append((lane, job))
-        return cls(steps, starts, ends)
+        chosen = list(jobs)
+        first, counts = (tuple(column[chosen].tolist()) for column in (plan.first, plan.steps))
+        return _schedule(tuple(chosen), first, counts, lanes)
 
     def stretches(self) -> Iterator[tuple[int, int]]:
         """The (first tick, end) of the stretches in which no job begins or ends."""
         return itertools.pairwise(sorted(self.starts.keys() | self.ends.keys()))
+
+
+@functools.lru_cache(maxsize=8)  # cohorts of clients with as much to do share one
+def _schedule(jobs: tuple[int, ...], first: tuple[int, ...], steps: tuple[int, ...], lanes: int) -> Schedule:
+    order = [(lane, number) for lane, own in enumerate(pack(steps, lanes)) for number in own]
+    lane_of, number_of = np.array(order, dtype=np.int64).reshape(-1, 2).T
+    counts = np.array(steps, dtype=np.int64)[number_of]
+    ends_at = np.cumsum(counts)
+    # A lane's first tick is 0, whatever the lanes before it do.
+    ends_at -= (ends_at - counts)[np.searchsorted(lane_of, lane_of)]
+    starts_at = ends_at - counts
+    starts: dict[int, list[tuple[int, int]]] = {}
+    ends: dict[int, list[tuple[int, int]]] = {}
+    for (lane, number), start, end in zip(order, starts_at.tolist(), ends_at.tolist(), strict=True):
+        starts.setdefault(start, []).append((lane, jobs[number]))
+        ends.setdefault(end, []).append((lane, jobs[number]))
+    which, place = entries(counts, sum(steps))
+    table = np.full((max(ends, default=0), lanes), -1, dtype=np.int64)
+    table[starts_at[which] + place, lane_of[which]] = np.array(first)[number_of][which] + place
+    return Schedule(table, starts, ends)

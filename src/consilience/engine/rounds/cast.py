@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from consilience.engine.rounds.told import Clients
 from consilience.engine.world import World
 from consilience.exchange.cohort import failed_clients, sample_clients
+from consilience.types import IntArray
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,7 @@ def everyone(world: World) -> Cast:
 def cohort_of(world: World, round_number: int) -> Cast:
     """The cast of a round: its clients, and who of them fails."""
     sampled = [
-        sample_clients(
-            replica.seed,
-            round_number,
-            replica.available[world.there(index, round_number)[replica.available]],
-            world.participation,
-        )
+        sample_clients(replica.seed, round_number, _there(world, index, round_number), world.participation)
         for index, replica in enumerate(world.replicas)
     ]
     failed = (
@@ -39,6 +35,12 @@ def cohort_of(world: World, round_number: int) -> Cast:
         for replica, clients in zip(world.replicas, sampled, strict=True)
     )
     return Cast(tuple(tuple(clients.tolist()) for clients in sampled), tuple(failed))
+
+
+def _there(world: World, replica: int, round_number: int) -> IntArray:
+    """The clients of a replica that have data, and are there and awake."""
+    available = world.replicas[replica].available
+    return available[world.there(replica, round_number)[available]] if world.graph else available
 
 
 def _nobody(world: World) -> Clients:

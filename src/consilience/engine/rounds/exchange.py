@@ -61,7 +61,7 @@ def _rows(stacked: State, device: torch.device, *places: IntArray) -> State:
     """Some rows of stacked tensors, by as many leading axes as there are columns of places."""
     if all((column == column[0]).all() for column in places):  # a server's clients: the same for all
         first, count = tuple(int(column[0]) for column in places), len(places[0])
-        return tree.map_leaves(lambda value: value[first].expand(count, *value[first].shape), stacked)
+        return tree.map_leaves(lambda value: value[first].expand(count, *value.shape[len(first) :]), stacked)
     chosen = tuple(to_device(column, device) for column in places)
     return tree.map_leaves(lambda value: value[chosen], stacked)
 
@@ -202,7 +202,8 @@ class Exchange:
             if arrives:
                 to[replica * nodes + host].append(row)
         flat = tree.reshape_leading(hub, 2, len(to))
-        hub = tree.reshape_leading(self._combine_apart(flat, outcome, told, to), 1, *world.hub_shape)
+        rows = [np.array(own, dtype=np.int64) for own in to]
+        hub = tree.reshape_leading(self._combine_apart(flat, outcome, told, rows), 1, *world.hub_shape)
         up_bytes = row_bytes(self.form.travelling(outcome.uploads))
         traffic = tuple(
             Traffic(times(int(out), up_bytes), times(int(into), up_bytes), int(out) if up_bytes else 0)
@@ -213,14 +214,13 @@ class Exchange:
     def _broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""
         world = self.world
-        replicas = world.hub_replicas
-        flat = tree.reshape_leading(hub, len(world.hub_shape), len(replicas))
+        flat = tree.reshape_leading(hub, len(world.hub_shape), len(world.hub_replicas))
 
         def broadcast(swept: State, own: State) -> State:
             return self.phase(swept).broadcast(own)
 
         key = self.key("broadcast")
-        sent = world.executor.map(broadcast, (0, 0), world.numbers_of(replicas), flat, key=key)
+        sent = world.executor.map(broadcast, (0, 0), world.hub_numbers, flat, key=key)
         return tree.reshape_leading(sent, 1, *world.hub_shape)
 
     def _work(self, cohort: Cohort, given: State, store: Store, rows: IntArray) -> Outcome:
@@ -233,7 +233,7 @@ class Exchange:
             rows: [jobs] where these are.
         """
         world = self.world
-        replicas = to_device([job.replica for job in cohort.jobs], world.device)
+        replicas = np.array([job.replica for job in cohort.jobs], dtype=np.int64)
         facts = facts_of(cohort, world.pool.dtype)
         # Where all have one seed it is there once for all, and so is what is drawn from it.
         one_seed = len({job.seed for job in cohort.jobs}) == 1
@@ -252,7 +252,7 @@ class Exchange:
         outcome = world.executor.clients(
             cohort,
             partial(work, self.algorithm),
-            [world.numbers_of(replicas), facts, given, known],
+            [_rows(world.numbers, world.device, replicas), facts, given, known],
             shared=[common],
             example=partial(work, self.algorithm.quick()),
             key=self.key("local"),
@@ -260,9 +260,7 @@ class Exchange:
         store.save(rows, tree.where(outcome.arrived, outcome.memories, known) if known else outcome.memories)
         return outcome
 
-    def _combine_apart(
-        self, hub: State, outcome: Outcome, told: Told, heard: Sequence[Sequence[int]]
-    ) -> State:
+    def _combine_apart(self, hub: State, outcome: Outcome, told: Told, heard: Sequence[IntArray]) -> State:
         """The hubs [hubs, ...] after they combined messages, each of its own senders.
 
         Args:
@@ -275,16 +273,14 @@ class Exchange:
         uploads = tree.without(outcome.uploads, self.form.private)
         large = tree.nbytes(uploads) > world.executor.copied
         if large:  # to copy them takes longer than to wait and see who is sound
-            heard = [[row for row in rows if told.arrived[row]] for rows in heard]
+            heard = [rows[told.arrived[rows]] for rows in heard]
         width = max(1, *(len(rows) for rows in heard))
         # Numbers of messages that differ are padded with some that were not received.
         place = np.zeros((len(heard), width), dtype=np.int64)
         sizes = np.zeros((len(heard), width))
         for number, rows in enumerate(heard):
             place[number, : len(rows)] = rows
-            senders = (told.jobs[row] for row in rows)
-            sizes[number, : len(rows)] = [len(world.replicas[r].shards[client]) for r, client in senders]
-        replicas = torch.arange(len(heard), device=world.device) // (len(heard) // len(world.replicas))
+            sizes[number, : len(rows)] = world.sizes()[told.replicas[rows], told.clients[rows]]
         blank = not large or not sizes.all()
 
         def combine(swept: State, old: State, given: State, messages: State) -> State:
@@ -301,13 +297,12 @@ class Exchange:
             "facts": {
                 "samples": to_device(sizes, world.device),
                 "sound": _arranged(sound, place, world.device)["facts"]["sound"],
-                "population": world.populations[replicas],
+                "population": world.hub_populations,
             }
         }
         key = self.key(f"combine, {blank=}")
         messages = _arranged(uploads, place, world.device)
-        numbers = world.numbers_of(replicas)
-        return world.executor.map(combine, (0, 0, 0, 0), numbers, hub, given, messages, key=key)
+        return world.executor.map(combine, (0, 0, 0, 0), world.hub_numbers, hub, given, messages, key=key)
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
         """The nodes' hubs after they combined what they heard."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,6 +102,6 @@ def _curvature(world: World, report: Report) -> Tensor:
     norms = [v.double().flatten(1).square().sum(-1) for v in report.outcome.uploads[IMPORTANCE].values()]
     sent = torch.stack(norms).sum(0).sqrt()
     shape = (len(world.replicas), world.population)
-    replicas, nodes = np.array(report.told.jobs, dtype=np.int64).reshape(-1, 2).T
+    replicas, nodes = report.told.replicas, report.told.clients
     places = to_device(replicas * world.population + nodes, sent.device)
     return sent.new_full((shape[0] * shape[1],), torch.nan).index_copy(0, places, sent).reshape(shape)

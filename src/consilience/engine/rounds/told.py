@@ -8,7 +8,7 @@ import numpy as np
 
 from consilience.engine.executors.base import Outcome
 from consilience.transfer import Late
-from consilience.types import Booleans, Floats
+from consilience.types import Booleans, Floats, IntArray
 
 Jobs = tuple[tuple[int, int], ...]
 """The (replica, client) pair of every row of a cohort."""
@@ -21,13 +21,14 @@ class Told:
     """What an exchange told; a GPU is not waited for until somebody looks.
 
     Args:
-        jobs: Who worked.
+        jobs: The (replica, client) pairs that worked.
         failed: Whose upload is lost.
         outcome: What they did.
     """
 
     def __init__(self, jobs: Jobs, failed: Clients, outcome: Outcome | None) -> None:
         self.jobs, self.failed = jobs, failed
+        self.replicas, self.clients = np.array(jobs, dtype=np.int64).reshape(-1, 2).T
         self._tally = tuple(outcome.tally) if outcome else ()
         self._late = Late([outcome.arrived, *outcome.tally.values()]) if outcome else None
 
@@ -42,23 +43,22 @@ class Told:
         """[jobs] whether an upload is sound."""
         return self._values[0] > 0
 
-    def rows_of(self, replica: int) -> list[int]:
+    def rows_of(self, replica: int) -> IntArray:
         """The rows of a replica's messages."""
-        return [row for row, (index, _) in enumerate(self.jobs) if index == replica]
+        return np.flatnonzero(self.replicas == replica)
 
-    def delivered(self, replica: int) -> list[int]:
+    def delivered(self, replica: int) -> IntArray:
         """The rows of messages that were not lost, sound or not."""
-        return [row for row in self.rows_of(replica) if self.jobs[row][1] not in self.failed[replica]]
+        rows, failed = self.rows_of(replica), self.failed[replica]
+        return rows[~np.isin(self.clients[rows], list(failed))] if failed else rows
 
     def rejected(self, replica: int) -> frozenset[int]:
         """The clients of a replica whose messages are not sound."""
-        arrived = self.arrived
-        return frozenset(self.jobs[row][1] for row in self.rows_of(replica) if not arrived[row])
+        return frozenset(self.clients[(self.replicas == replica) & ~self.arrived].tolist())
 
     def logged(self, name: str, replica: int, *, sound: bool = False) -> float:
         """The sum of what training logged under a name, of all clients or of sound ones."""
         if name not in self._tally:
             return 0.0
-        arrived, values = self.arrived, self._values[1 + self._tally.index(name)]
-        rows = [row for row in self.rows_of(replica) if arrived[row] or not sound]
-        return float(values[rows].sum())
+        own = self.replicas == replica
+        return float(self._values[1 + self._tally.index(name)][own & self.arrived if sound else own].sum())

@@ -1,0 +1,115 @@
+"""What a configuration does before anything is trained: how it splits the data, and who hears whom.
+
+Both are drawn. It is imported when somebody asks for them: matplotlib takes half a second.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.table import Table
+
+from consilience.cli.screen import console
+from consilience.config.config import Config
+from consilience.data import load
+from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
+from consilience.errors import UserError
+from consilience.experiment import split
+from consilience.graphs.base import Adjacency
+from consilience.learning.randomness import Purpose, generator
+from consilience.report.bubbles import bubble_plot
+from consilience.report.graphs import graph_plot, graph_statistics
+
+
+def show_partitions(config: Config) -> None:
+    """How the data of every setting and seed are split: measures and a hash; the first seed is drawn."""
+    screen = console()
+    for setting, one in config.settings():
+        dataset = one.data.own or load(one.data.name)
+        labels = dataset.targets.numpy()
+        table = Table(title=f"{setting}: {one.partition.name}, {one.population} clients of {one.data.name}")
+        for column in (
+            "seed",
+            "smallest",
+            "median",
+            "largest",
+            "dropped",
+            "label distance",
+            "classes a client",
+        ):
+            table.add_column(column, justify="right")
+        table.add_column("size Gini", justify="right")
+        table.add_column("hash")
+        parts = split(one, dataset)
+        for seed, part in parts.items():
+            sizes = [len(rows) for rows in part.shards]
+            table.add_row(
+                str(seed),
+                str(min(sizes)),
+                f"{np.median(sizes):g}",
+                str(max(sizes)),
+                str(part.dropped),
+                f"{label_distance(labels, part.shards, dataset.outputs):.3f}",
+                f"{effective_classes(labels, part.shards, dataset.outputs):.2f}",
+                f"{quantity_gini(sizes):.3f}",
+                str(part.manifest()["sha256"])[:12],
+            )
+        screen.print(table)
+        first = parts[one.seeds[0]]
+        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
+        bubble_plot(class_counts(labels, first.shards, dataset.outputs), path, title)
+        print(f"plot: {path}")
+
+
+def show_topologies(config: Config) -> None:
+    """The graph of every setting and seed: measures of its shape; the first seed's is drawn."""
+    settings = [(setting, one, graphs) for setting, one in config.settings() if (graphs := _graphs(one))]
+    if not settings:
+        raise UserError(
+            f"{config.name} has no graph to show: its topology is a star; set another, e.g. topology=ring"
+        )
+    screen = console()
+    for setting, one, graphs in settings:
+        table = Table(title=f"{setting}: {one.topology.name}, {one.population} nodes")
+        for column in (
+            "seed",
+            "edges",
+            "smallest degree",
+            "mean degree",
+            "largest degree",
+            "components",
+            "diameter",
+            "spectral gap",
+            "clustering",
+        ):
+            table.add_column(column, justify="right")
+        for seed, graph in graphs.items():
+            found = graph_statistics(graph)
+            table.add_row(
+                str(seed),
+                str(found.edges),
+                str(found.degree_min),
+                f"{found.degree_mean:.2f}",
+                str(found.degree_max),
+                str(found.components),
+                str(found.diameter),
+                f"{found.spectral_gap:.4f}",
+                f"{found.clustering:.3f}",
+            )
+        screen.print(table)
+        first = one.seeds[0]
+        sizes = [len(rows) for rows in split(one, one.data.own or load(one.data.name))[first].shards]
+        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-topology.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        graph_plot(graphs[first], sizes, path, f"{one.topology.name}, {one.data.name}, seed {first}")
+        print(f"plot: {path}")
+
+
+def _graphs(config: Config) -> dict[int, Adjacency]:
+    """The graphs that a run uses, by seed; none for a star."""
+    drawn = {
+        seed: config.topology.adjacency(config.population, generator(seed, Purpose.TOPOLOGY))
+        for seed in config.seeds
+    }
+    return {seed: graph for seed, graph in drawn.items() if graph is not None}
