@@ -24,8 +24,8 @@ from typing import ClassVar, Literal, final
 
 from torch import Tensor
 
-from consilience import tree
-from consilience.algorithm import Conditions, Family
+from consilience import sweeping, tree
+from consilience.algorithm import Algorithm, Conditions, Family
 from consilience.client import Client
 from consilience.errors import UserError
 from consilience.learning.solving import newton_minimum
@@ -50,6 +50,9 @@ class ShiftedMinimum(Method):
         for field in ("newton_steps", "iterations"):
             if getattr(self, field) < 1:
                 raise UserError(f"{self.name}: {field} must be at least 1, not {getattr(self, field)}")
+
+    def quick(self) -> Algorithm:
+        return sweeping.replace(self, {"newton_steps": 1, "iterations": 1})
 
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         if self.solve == "inexact":
@@ -99,10 +102,10 @@ class DANE(ShiftedMinimum):
     )
     choose: ClassVar[str] = "When the model is convex, all clients take part and their data are alike."
     eta: float = 1.0
-    mu: float = 0.1
+    mu: float = 1.0
     solve: Solve = "exact"
-    newton_steps: int = 4
-    iterations: int = 20
+    newton_steps: int = 3
+    iterations: int = 10
     weighting: Weighting = "uniform"
 
     def parts(self) -> Parts:

@@ -49,8 +49,8 @@ class FedDANE(ShiftedMinimum):
     mu: float = 0.1
     cohort: Literal["independent", "same"] = "independent"
     solve: Solve = "inexact"
-    newton_steps: int = 4
-    iterations: int = 20
+    newton_steps: int = 3
+    iterations: int = 10
     weighting: Weighting = "samples"
 
     def parts(self) -> Parts:

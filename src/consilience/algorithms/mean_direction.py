@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from consilience import tree
+from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Conditions, Inbox, Phase
 from consilience.client import Client
 from consilience.method import GRADIENT
@@ -26,7 +26,11 @@ class MeanDirection(Algorithm):
     """
 
     lr: float
+    iterations: int
     weighting: Weighting
+
+    def quick(self) -> Algorithm:
+        return sweeping.replace(self, {"iterations": 1})
 
     @abstractmethod
     def direction(self, client: Client, model: State, gradient: Params) -> Params:

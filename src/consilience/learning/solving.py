@@ -24,6 +24,9 @@ SHRINK, TRIALS, DECREASE = 4.0, 10, 0.1
 """How a step is searched: how much shorter each trial is than the one before, how many there are, and the
 share of the decrease foretold by the slope that is enough."""
 
+ROUNDING = 10
+"""How many times the type's epsilon, relative to the largest seen, a curvature of rounding alone may be."""
+
 
 def damped(product: Product, damping: Number) -> Product:
     """The operator A + damping I."""
@@ -47,11 +50,14 @@ def conjugate_gradients(product: Product, target: Params, iterations: int, toler
     enough = _square_of_enough(target, tolerance)
     solution, residual, direction = tree.zeros_like(target), target, target
     size = tree.sq_norm(residual)
-    stopped = size <= enough
+    stopped, steepest = size <= enough, torch.zeros_like(size)
     for number in range(iterations):
         along = product(direction)
         curvature = tree.dot(direction, along)
-        bent = curvature <= 0
+        # Along a direction that the matrix maps to 0 the curvature is rounding of either sign.
+        whole = curvature / tree.sq_norm(direction)
+        steepest = torch.maximum(steepest, whole.abs())
+        bent = whole <= ROUNDING * torch.finfo(whole.dtype).eps * steepest
         length = torch.where(bent, 1.0 if number == 0 else 0.0, size / curvature)
         length = torch.where(stopped, 0.0, length)
         solution = tree.axpy(length, direction, solution)
