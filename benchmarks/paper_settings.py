@@ -219,6 +219,41 @@ SETTINGS = {
         {**MOON_PARTIES, "model": "vgg11", "local": local(256, 2), "solver": sgd(0.0005, 0.9)},
     ),
     "fagh": Setting("Sen, Qin, Krishna Mohan, Fashion-MNIST", "fashion-mnist", FAGH),
+    "giant": Setting(
+        "FAGH's comparison, Fashion-MNIST",
+        "fashion-mnist",
+        {**FAGH, "model": "logistic", "method": {"name": "giant", "iterations": 10}},
+    ),
+    "done": Setting(
+        "Dinh et al., MNIST",
+        "mnist",
+        {
+            "partition": "shards",
+            "clients": 32,
+            "model": "logistic",
+            "local": {"batch_size": 512},
+            "method": {"name": "done", "rate": 0.03, "iterations": 40},
+        },
+        "shards of equal size instead of different ones",
+    ),
+    "dane": Setting(
+        "Shamir, Srebro, Zhang, MNIST",
+        "mnist",
+        {
+            "partition": "iid",
+            "clients": 16,
+            "model": "logistic",
+            "local": {"batch_size": 512},
+            "method": {"name": "dane", "newton_steps": 2, "iterations": 10},
+        },
+        "ten classes and cross-entropy instead of two and a smoothed hinge loss",
+    ),
+    "feddane": Setting(
+        "Li et al., federated EMNIST",
+        "femnist",
+        {**WRITERS, "model": "logistic", "local": local(10), "solver": sgd(0.003)},
+        "388 writers of LEAF's FEMNIST instead of 200 with ten classes",
+    ),
     "scaffold": Setting(
         "Karimireddy et al., EMNIST",
         EMNIST,

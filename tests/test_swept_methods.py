@@ -45,7 +45,8 @@ def swept(part: object) -> object:
 
 
 def facts(phase: Phase) -> tuple[object, ...]:
-    return phase.known, phase.kept, phase.rebuilt, phase.private, phase.flooded, phase.replies
+    said = phase.known, phase.kept, phase.rebuilt, phase.private
+    return *said, phase.resampled, phase.flooded, phase.replies
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -97,6 +97,9 @@ class Phase(NamedTuple):
     of the sender. On a graph that state is the sender's last message in this exchange (zeros before the
     first); at a server it is what was broadcast to the sender, with the groups in `kept` from its last
     message."""
+    resampled: bool = False
+    """Whether, at a server, clients are drawn anew for this exchange and those after it in the round: who
+    takes part may then know nothing of the exchanges before."""
     flooded: bool = False
     """Whether, on a graph, messages are passed on until every node has heard every other."""
     replies: bool = False

@@ -185,6 +185,13 @@ class Client:
         carry = self.fold(GradStep(self.task), carry, {"params": model["params"]}, rows)
         return Gradient(tree.scale(1 / carry["count"]["rows"], carry["sum"]), carry["buffers"])
 
+    def loss(self, model: State) -> Tensor:
+        """The client's mean loss, in float64 (same batches, mode and masks as `grad`)."""
+        zero = self.samples.new_zeros((), dtype=torch.float64)
+        step = LossStep(self.task, training=True)
+        total = self.fold(step, {"sum": {LOSS: zero, ROWS: zero}}, _weights(model), "data")["sum"]
+        return self.task.regularised(mean_of(total), model["params"])
+
     def hvp(self, model: State, vector: Params) -> Params:
         """The Hessian of the client's mean loss times a vector (same batches and masks as `grad`)."""
         carry = {"sum": tree.zeros_like(model["params"]), "buffers": model["buffers"]}
@@ -306,12 +313,14 @@ class ScoreStep(Step):
 
 @dataclass(frozen=True)
 class LossStep(Step):
-    """A step that adds the loss and the rows of one batch, in evaluation mode. The model is in `extras`."""
+    """A step that adds the loss and the rows of one batch. The model is in `extras`."""
 
     task: Task
+    training: bool = False
+    """Whether the model is in training mode; where its statistics move to is dropped."""
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
-        prediction = self.task.forward(extras, batch, training=False).prediction
+        prediction = self.task.forward(extras, batch, training=self.training).prediction
         return {"sum": row_sums(self.task.loss(prediction, batch.targets), batch.weight)}
 
 

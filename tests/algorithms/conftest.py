@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,90 @@ def scene() -> Callable[..., Scene]:
         )
 
     return make
+
+
+@pytest.fixture
+def quadratic(scene: Callable[..., Scene]) -> Callable[..., Scene]:
+    """Makes scenes of linear regressions, whose losses are quadratic; `alike`: all clients hold the same."""
+
+    def make(*, alike: bool = False, **options: Any) -> Scene:
+        where = scene(**{"sizes": (9, 12, 10), "epochs": 1, "batch_size": 100, **options})
+        random = np.random.default_rng(1)
+        shards = where.partitions[0].shards
+        inputs = where.dataset.inputs.numpy().copy()
+        if alike:
+            for shard in shards:
+                inputs[shard] = inputs[shards[0]]
+        targets = inputs @ random.normal(size=FEATURES) + random.normal(size=len(inputs))
+        dataset = Dataset.from_arrays("quadratic", inputs, targets, inputs[:5], targets[:5])
+        return replace(where, dataset=dataset, build=lambda: nn.Linear(FEATURES, 1))
+
+    return make
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """The gradients and Hessians of all clients' mean losses at one point, over flat parameters."""
+
+    gradients: torch.Tensor
+    """[clients, parameters]."""
+    hessians: torch.Tensor
+    """[clients, parameters, parameters]."""
+    shares: torch.Tensor
+    """[clients] of the data."""
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The gradient of all data."""
+        return self.shares @ self.gradients
+
+
+@pytest.fixture
+def derivatives() -> Callable[[Scene, Params], Derivatives]:
+    """Finds what clients' losses say at a point, by autograd."""
+
+    def find(where: Scene, params: Params) -> Derivatives:
+        module, problem = where.build().to(where.dtype), where.task_problem
+        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for shard in where.partitions[0].shards:
+            inputs, targets = where.dataset.inputs[shard].to(where.dtype), where.dataset.targets[shard]
+
+            def loss(
+                vector: torch.Tensor, inputs: torch.Tensor = inputs, targets: torch.Tensor = targets
+            ) -> torch.Tensor:
+                outputs = torch.func.functional_call(module, tree.divided(vector, params), (inputs,))
+                return problem.losses(outputs, targets).mean()
+
+            flat = tree.concatenated(params)
+            found.append((torch.func.grad(loss)(flat), torch.func.hessian(loss)(flat)))
+        gradients, hessians = (torch.stack(one) for one in zip(*found, strict=True))
+        sizes = torch.tensor([len(shard) for shard in where.partitions[0].shards], dtype=where.dtype)
+        return Derivatives(gradients, hessians, sizes / sizes.sum())
+
+    return find
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did to a server's parameters, flat."""
+
+    before: Params
+    step: torch.Tensor
+    """How far the round moved them, with the sign of a gradient."""
+
+
+@pytest.fixture
+def one_round(play: Callable[..., Simulation]) -> Callable[..., Round]:
+    """Plays one round of a method, by default from the start of a scene."""
+
+    def run(where: Scene | Simulation, algorithm: Algorithm | None = None, **options: Any) -> Round:
+        simulation = where if isinstance(where, Simulation) else play(where, algorithm, 0, **options)
+        before = tree.index(simulation.hub, 0)["params"]
+        simulation.step(evaluate=False)
+        after = tree.index(simulation.hub, 0)["params"]
+        return Round(before, tree.concatenated(before) - tree.concatenated(after))
+
+    return run
 
 
 @pytest.fixture

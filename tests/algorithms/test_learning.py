@@ -9,12 +9,16 @@ from __future__ import annotations
 import pytest
 
 from consilience.algorithm import Algorithm
+from consilience.algorithms.dane import DANE
 from consilience.algorithms.dechw import DecHW, DecHWStar
+from consilience.algorithms.done import DONE
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedcurv import FedCurv
+from consilience.algorithms.feddane import FedDANE
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.fedsgd import FedSGD
+from consilience.algorithms.giant import GIANT
 from consilience.algorithms.hwa import HWA
 from consilience.algorithms.local import Local
 from consilience.algorithms.scaffold import Scaffold
@@ -28,7 +32,8 @@ from consilience.exchange.cohort import LocalWork
 from consilience.graphs.erdos_renyi import ErdosRenyi
 from consilience.graphs.star import Star
 from consilience.learning.solvers import SGD
-from consilience.models import MLP
+from consilience.models import MLP, Logistic
+from consilience.models.spec import ModelSpec
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +41,28 @@ def digits():
     return load("mnist-sample")
 
 
-def rise(digits, method: Algorithm, *, graph: bool, rounds: int, batch_size: int, holdout: float) -> float:
+def rise(
+    digits,
+    method: Algorithm,
+    *,
+    graph: bool,
+    rounds: int,
+    batch_size: int,
+    holdout: float,
+    model: ModelSpec | None = None,
+    lr: float = 0.05,
+) -> float:
     """How much the test accuracy (the mean over nodes on a graph) rises above the initial one."""
     scene = Scene(
         dataset=digits,
-        build=lambda: MLP((64,)).build(digits.shape, 10),
+        build=lambda: (model or MLP((64,))).build(digits.shape, 10),
         partitions={0: partition(ShardsTwoClasses(holdout=holdout), digits.targets.numpy(), 10, 0)},
         topology=ErdosRenyi(p=0.5) if graph else Star(),
         work=LocalWork(1, None, batch_size),
         participation=10,
         init="different" if graph else "common",
     )
-    simulation = simulate(scene, [(method, SGD(0.05))])
+    simulation = simulate(scene, [(method, SGD(lr))])
     before = simulation.evaluate()[0]["test_accuracy"]
     for _ in range(rounds):
         simulation.step(evaluate=False)
@@ -78,6 +93,23 @@ def test_with_a_server(digits, method, rounds, margin):
 )
 def test_with_one_gradient_a_round(digits, method, margin):
     assert rise(digits, method, graph=False, rounds=10, batch_size=600, holdout=0.0) > margin
+
+
+@pytest.mark.parametrize(
+    ("method", "batch_size", "margin"),
+    [
+        (GIANT(iterations=5), 600, 0.65),
+        (DONE(iterations=10), 600, 0.55),
+        (DANE(newton_steps=2, iterations=5), 600, 0.55),
+        (DANE(solve="inexact"), 32, 0.6),
+        (FedDANE(), 32, 0.6),
+    ],
+    ids=["giant", "done", "dane", "dane-inexact", "feddane"],
+)
+def test_newton_type_methods_on_a_convex_model(digits, method, batch_size, margin):
+    """They are made for such; steps of training are short, since a shifted loss may have no minimum."""
+    options = {"graph": False, "rounds": 4, "batch_size": batch_size, "holdout": 0.0}
+    assert rise(digits, method, model=Logistic(), lr=0.01, **options) > margin
 
 
 @pytest.mark.parametrize(

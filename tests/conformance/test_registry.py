@@ -6,12 +6,16 @@ import pytest
 
 from consilience.algorithm import Algorithm
 from consilience.algorithms import METHODS
+from consilience.algorithms.dane import DANE
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.desa import DESA
+from consilience.algorithms.done import DONE
 from consilience.algorithms.dpsgd import DPSGD
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedcurv import FedCurv
+from consilience.algorithms.feddane import FedDANE
 from consilience.algorithms.fedprox import FedProx
+from consilience.algorithms.giant import GIANT
 from consilience.algorithms.hwa import HWA
 from consilience.algorithms.scaffold import Scaffold
 from consilience.algorithms.swa import SWA
@@ -27,6 +31,13 @@ CASES: dict[str, Algorithm] = {
     **{name: method() for name, method in METHODS.items()},
     # Little work, and no draws by client number: clients that change places would draw other numbers.
     "desa": DESA(ipc=2, iterations=2, width=4, depth=2, anchors_per_step=None, start="common"),
+    # Less work: what many iterations do to rounding is theirs to say.
+    "dane": DANE(newton_steps=1, iterations=2),
+    "dane-inexact": DANE(eta=0.5, solve="inexact", weighting="samples"),
+    "feddane-same": FedDANE(cohort="same"),
+    "giant": GIANT(iterations=3),
+    "giant-plain": GIANT(lr=0.1, damping=0.1, iterations=3, line_search=False, weighting="uniform"),
+    "done": DONE(iterations=4),
     "fedprox-zero": FedProx(mu=0.0),
     "fedcurv-zero": FedCurv(strength=0.0),
     "fedcurv-uncapped": FedCurv(strength=0.1, stiffness=None, fisher="batch_mean"),

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from consilience.algorithm import Algorithm, Init
 from consilience.algorithms.cfa import CFA as CFA
 from consilience.algorithms.cfa_ge import CFAGE as CFAGE
+from consilience.algorithms.dane import DANE as DANE
 from consilience.algorithms.decdiff import DecDiff as DecDiff
 from consilience.algorithms.decdiff_vt import DecDiffVT as DecDiffVT
 from consilience.algorithms.dechw import DecHW as DecHW
 from consilience.algorithms.dechw import DecHWStar as DecHWStar
 from consilience.algorithms.desa import DESA as DESA
+from consilience.algorithms.done import DONE as DONE
 from consilience.algorithms.dpsgd import DPSGD as DPSGD
 from consilience.algorithms.fagh import FAGH as FAGH
 from consilience.algorithms.fedavg import FedAvg as FedAvg
 from consilience.algorithms.fedavgm import FedAvgM as FedAvgM
 from consilience.algorithms.fedcurv import FedCurv as FedCurv
+from consilience.algorithms.feddane import FedDANE as FedDANE
 from consilience.algorithms.feddc import FedDC as FedDC
 from consilience.algorithms.feddyn import FedDyn as FedDyn
 from consilience.algorithms.fedexp import FedExP as FedExP
@@ -28,6 +31,7 @@ from consilience.algorithms.fedopt import FedAdam as FedAdam
 from consilience.algorithms.fedopt import FedYogi as FedYogi
 from consilience.algorithms.fedprox import FedProx as FedProx
 from consilience.algorithms.fedsgd import FedSGD as FedSGD
+from consilience.algorithms.giant import GIANT as GIANT
 from consilience.algorithms.gradient_tracking import GradientTracking as GradientTracking
 from consilience.algorithms.hwa import HWA as HWA
 from consilience.algorithms.local import Local as Local

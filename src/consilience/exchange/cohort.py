@@ -202,11 +202,21 @@ class Cohort:
         return whole.beginning([1] * len(visits)) if rows == "batch" else whole
 
 
-def sample_clients(seed: int, round_number: int, available: IntArray, count: int) -> IntArray:
-    """The clients of a round, in ascending order: `count` of those available, or all if they are no more."""
+def sample_clients(
+    seed: int, round_number: int, available: IntArray, count: int, exchange: int = 0
+) -> IntArray:
+    """The clients of a round, in ascending order: `count` of those available, or all if they are no more.
+
+    Args:
+        seed: The run's seed.
+        round_number: The round, counted from 0.
+        available: The clients that could take part.
+        count: How many do.
+        exchange: The number of the exchange in which clients were last drawn (`Phase.resampled`).
+    """
     if count >= len(available):
         return available
-    random = generator(seed, Purpose.COHORT, round_number)
+    random = generator(seed, Purpose.COHORT, round_number, *([exchange] if exchange else []))
     return np.sort(random.choice(available, size=count, replace=False))
 
 

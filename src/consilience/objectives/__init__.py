@@ -10,6 +10,7 @@ from consilience.objectives.drift import DriftVariable as DriftVariable
 from consilience.objectives.drift import DynamicRegulariser as DynamicRegulariser
 from consilience.objectives.fisher_elastic import FisherElastic as FisherElastic
 from consilience.objectives.fresh_gradients import FreshGradients as FreshGradients
+from consilience.objectives.gradient_shift import GradientShift as GradientShift
 from consilience.objectives.proximal import Proximal as Proximal
 from consilience.objectives.virtual_teacher import VirtualTeacher as VirtualTeacher
 from consilience.types import registry

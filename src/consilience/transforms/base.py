@@ -1,7 +1,7 @@
 """The contract of a transform: what is sent in place of a method's upload?
 
 A transform changes what a client sends after a method's own work; the method itself does not know. It acts
-on a message's main group: the model where one is sent, else a gradient.
+on a message's main group: the model where one is sent, else a gradient or a direction made of one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MODELS = ("params", "merged")
 """The groups that hold a model, which says how far the parameters moved."""
-GROUPS = (*MODELS, "gradient")
+GROUPS = (*MODELS, "gradient", "direction")
 """The groups that a transform acts on: on the first of them that a message has."""
 
 
@@ -42,7 +42,7 @@ class Message(NamedTuple):
 
     @property
     def update(self) -> Params:
-        """What the main group says: how far the parameters moved, or the gradient."""
+        """What the main group says: how far the parameters moved, or the gradient or direction itself."""
         assert self.group is not None
         main = self.upload[self.group]
         return tree.sub(main, self.start) if self.group in MODELS else main

@@ -24,10 +24,12 @@ def everyone(world: World) -> Cast:
     return Cast(tuple(tuple(r.available.tolist()) for r in world.replicas), _nobody(world))
 
 
-def cohort_of(world: World, round_number: int) -> Cast:
-    """The cast of a round: its clients, and who of them fails."""
+def cohort_of(world: World, round_number: int, exchange: int = 0) -> Cast:
+    """The cast of a round, as it was drawn in one of its exchanges: its clients, and who of them fails."""
     sampled = [
-        sample_clients(replica.seed, round_number, _there(world, index, round_number), world.participation)
+        sample_clients(
+            replica.seed, round_number, _there(world, index, round_number), world.participation, exchange
+        )
         for index, replica in enumerate(world.replicas)
     ]
     failed = (

@@ -109,8 +109,10 @@ class Simulation:
         self._welcome_back()
         reports = self._set_up() if self.round == 0 else []
         heard: Heard | None = None
+        drawn = 0
         for one in exchanges:
-            cast = cohort_of(world, self.round)
+            drawn = one.address.index if one.form.resampled else drawn
+            cast = cohort_of(world, self.round, drawn)
             reports.append(self._run_replies(one, cast, heard) if one.form.replies else self._run(one, cast))
             heard = reports[-1].heard
         self.round += 1
