@@ -144,6 +144,22 @@ def test_a_step_whose_loss_overflows_is_too_long(scene, play):
     assert tree.concatenated(tree.index(simulation.hub, 0)["params"]).isfinite().all()
 
 
+def test_losses_and_gradients_see_the_same_dropout_masks(federation):
+    """The search is along the very function whose gradient was sent, by central differences."""
+    tiny = federation("dropout", sizes=(6, 3))
+    way = {name: torch.randn_like(value) for name, value in tiny.start["params"].items()}
+
+    def probe(client, model):
+        sides = [client.loss({**model, "params": tree.axpy(e, way, model["params"])}) for e in (1e-5, -1e-5)]
+        slope = tree.dot(client.grad(model).params, way)
+        return {"slopes": {"found": slope, "expected": (sides[0] - sides[1]) / 2e-5}}
+
+    for executor in (tiny.sequential(), tiny.batched()):
+        slopes = tiny.run(executor, probe).uploads["slopes"]
+        assert slopes["expected"].abs().min() > 1e-2
+        assert_close(slopes["found"], slopes["expected"], rtol=1e-6, atol=1e-8)
+
+
 def test_statistics_of_batch_normalisation_move_as_in_fedsgd(scene, play):
     where = scene(sizes=(7, 3), module="normalised")
     first, second = (play(where, method, 1) for method in (GIANT(), FedSGD(0.0)))

@@ -31,7 +31,7 @@ CASES: dict[str, Algorithm] = {
     **{name: method() for name, method in METHODS.items()},
     # Little work, and no draws by client number: clients that change places would draw other numbers.
     "desa": DESA(ipc=2, iterations=2, width=4, depth=2, anchors_per_step=None, start="common"),
-    # Less work: what many iterations do to rounding is theirs to say.
+    # Less work, for the time it takes: every iteration is a pass over the data.
     "dane": DANE(newton_steps=1, iterations=2),
     "dane-inexact": DANE(eta=0.5, solve="inexact", weighting="samples"),
     "feddane-same": FedDANE(cohort="same"),

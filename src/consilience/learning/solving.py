@@ -55,9 +55,9 @@ def conjugate_gradients(product: Product, target: Params, iterations: int, toler
         along = product(direction)
         curvature = tree.dot(direction, along)
         # Along a direction that the matrix maps to 0 the curvature is rounding of either sign.
-        whole = curvature / tree.sq_norm(direction)
-        steepest = torch.maximum(steepest, whole.abs())
-        bent = whole <= ROUNDING * torch.finfo(whole.dtype).eps * steepest
+        quotient = curvature / tree.sq_norm(direction)
+        steepest = torch.maximum(steepest, quotient.abs())
+        bent = quotient <= ROUNDING * torch.finfo(quotient.dtype).eps * steepest
         length = torch.where(bent, 1.0 if number == 0 else 0.0, size / curvature)
         length = torch.where(stopped, 0.0, length)
         solution = tree.axpy(length, direction, solution)
