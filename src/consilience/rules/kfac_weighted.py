@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
     from consilience.client import Client
 
+BLOCK = 2**22
+"""How many numbers a product over all messages may take at a time, for all receivers of a graph."""
 FactorScope = Literal["layer", "none"]
 """Whether a layer's curvature has unit norm: see above."""
 
@@ -101,7 +103,7 @@ class KFACWeighted(Rule):
                 kronecker.unpacked(inbox[INPUTS][name].double(), layers.shape[2]),
                 kronecker.unpacked(inbox[OUTPUTS][name].double(), layers.shape[1]),
                 counts.double(),
-                together=inbox.own is None,
+                1 if inbox.own is None else len(layers),
             )
             found = mean + self._correction(curvature, layers, mean)
             merged |= {
@@ -136,9 +138,8 @@ class Curvature:
     """[messages, out, out] B."""
     counts: Tensor
     """[messages] c."""
-    together: bool
-    """Whether all messages are taken at once; on a graph, with many receivers of the same messages, that
-    would take the layers of nodes x messages."""
+    receivers: int
+    """How many hubs solve for layers of their own with the same messages: on a graph all nodes."""
 
     def diagonal(self) -> Tensor:
         """[out, in] the curvature of single coordinates."""
@@ -152,9 +153,14 @@ class Curvature:
             layer_of: What gives X_k [out, in] of a message, or those of some messages, [messages, out, in].
         """
         if self.together:
-            products = self.outputs @ layer_of(slice(None)) @ self.inputs
-            return aggregate.weighted_sum(products, self.counts)
+            return aggregate.weighted_sum(self.outputs @ layer_of(slice(None)) @ self.inputs, self.counts)
         total = torch.zeros((), dtype=self.counts.dtype, device=self.counts.device)
         for message, count in enumerate(self.counts.unbind()):
             total = total + count * (self.outputs[message] @ layer_of(message) @ self.inputs[message])
         return total
+
+    @property
+    def together(self) -> bool:
+        """Whether all messages are taken at once: with many receivers that is much memory for large layers."""
+        messages, wide, high = len(self.counts), self.inputs.shape[1], self.outputs.shape[1]
+        return self.receivers == 1 or self.receivers * messages * (wide + high) ** 2 <= BLOCK
