@@ -222,9 +222,7 @@ class Client:
         }
         carry = self.fold(FactorStep(self.task, weights, kind), carry, _weights(model), "samples")
         share = 1 / carry["count"]["rows"]
-        return {
-            group: tree.scale(share, carry[group]) for group in (kronecker.INPUTS, kronecker.OUTPUTS)
-        }
+        return {group: tree.scale(share, carry[group]) for group in (kronecker.INPUTS, kronecker.OUTPUTS)}
 
 
 def _weights(model: State) -> State:

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from consilience import tree
 from consilience.algorithm import Inbox
 from consilience.algorithms.fedavg import FedAvg
-from consilience.algorithms.kfac_weighted import KFACWeighted as Method
+from consilience.algorithms.kfac_weighted import KFACWeighted
 from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 from consilience.graphs.ring import Ring
@@ -25,7 +25,7 @@ from consilience.models import MLP
 from consilience.rules import kfac_weighted
 from consilience.rules.by_data import ByData
 from consilience.rules.hessian_weighted import HessianWeighted
-from consilience.rules.kfac_weighted import KFACWeighted
+from consilience.rules.kfac_weighted import KroneckerWeighted
 
 SIZES = (1, 2, 5)
 OUT, IN = 3, 5  # with the bias
@@ -44,7 +44,9 @@ def uploads():
     """Three clients' models and factors of one layer, and a layer without."""
     random = torch.Generator().manual_seed(0)
     shapes = {"o.weight": (3, OUT, IN - 1), "o.bias": (3, OUT), "norm.weight": (3, 4)}
-    params = {name: torch.randn(shape, generator=random, dtype=torch.float64) for name, shape in shapes.items()}
+    params = {
+        name: torch.randn(shape, generator=random, dtype=torch.float64) for name, shape in shapes.items()
+    }
     return params, moments(random, IN, 2 * IN), moments(random, OUT, 2 * OUT)
 
 
@@ -61,7 +63,7 @@ def inbox(params, inputs, outputs, sizes=SIZES, node=None):
 
 
 def merged_layer(heard, **options):
-    return kronecker.matrix(KFACWeighted(**options).merge({}, heard), "o.weight")
+    return kronecker.matrix(KroneckerWeighted(**options).merge({}, heard), "o.weight")
 
 
 def dense_solution(params, inputs, outputs, counts, damping=0.0):
@@ -90,7 +92,7 @@ def test_it_is_the_dense_solution(uploads, node, damping, scope):
 def test_other_parameters_are_averaged_by_data(uploads):
     heard = inbox(*uploads)
     averaged = ByData().merge({}, heard)["norm.weight"]
-    assert_close(KFACWeighted().merge({}, heard)["norm.weight"], averaged, rtol=0, atol=0)
+    assert_close(KroneckerWeighted().merge({}, heard)["norm.weight"], averaged, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("rank", [1, 2 * IN])
@@ -121,19 +123,19 @@ def test_diagonal_factors_give_the_mean_of_coordinates(uploads, norm):
 def test_equal_models_are_a_fixed_point(uploads):
     params, *factors = uploads
     equal = {name: value[:1].expand(value.shape) for name, value in params.items()}
-    merged = KFACWeighted(**EXACT).merge({}, inbox(equal, *factors))
+    merged = KroneckerWeighted(**EXACT).merge({}, inbox(equal, *factors))
     assert_close(merged, {name: value[0] for name, value in params.items()}, rtol=1e-12, atol=1e-13)
 
 
 def test_without_any_curvature_it_is_the_mean_by_data(uploads):
     params, inputs, outputs = uploads
     heard = inbox(params, torch.zeros_like(inputs), outputs)
-    assert_close(KFACWeighted().merge({}, heard), ByData().merge({}, heard), rtol=1e-15, atol=1e-15)
+    assert_close(KroneckerWeighted().merge({}, heard), ByData().merge({}, heard), rtol=1e-15, atol=1e-15)
 
 
 def test_much_damping_is_the_mean_by_data(uploads):
     heard = inbox(*uploads)
-    merged = KFACWeighted(damping=1e12).merge({}, heard)
+    merged = KroneckerWeighted(damping=1e12).merge({}, heard)
     assert_close(merged, ByData().merge({}, heard), rtol=1e-9, atol=1e-10)
 
 
@@ -153,7 +155,7 @@ def sent(rule, factors):
 
 def test_a_clients_curvature_may_have_any_scale(uploads):
     params, inputs, outputs = uploads
-    rule = KFACWeighted(iterations=60)
+    rule = KroneckerWeighted(iterations=60)
     factors = torch.tensor([1e-12, 1.0, 1e9], dtype=torch.float64)[:, None, None]
     merged = []
     for scaled in ((inputs, outputs), (inputs * factors, outputs), (inputs, outputs * factors.flip(0))):
@@ -165,7 +167,9 @@ def test_a_clients_curvature_may_have_any_scale(uploads):
 
 @pytest.mark.parametrize(("scope", "norm"), [("layer", 1.0), ("none", 2.0)])
 def test_triangles_are_sent_with_unit_norm_or_as_they_are(scope, norm):
-    message = sent(KFACWeighted(norm_scope=scope), (2 * torch.eye(IN)[None] / IN**0.5, torch.eye(OUT)[None]))
+    message = sent(
+        KroneckerWeighted(norm_scope=scope), (2 * torch.eye(IN)[None] / IN**0.5, torch.eye(OUT)[None])
+    )
     assert message.keys() == {INPUTS, OUTPUTS}
     whole = kronecker.unpacked(message[INPUTS]["o.weight"], IN)
     assert whole.norm().item() == pytest.approx(norm)
@@ -177,22 +181,31 @@ def test_messages_that_were_not_received_do_not_count(uploads, node):
     params, inputs, outputs = uploads
     some = ({name: value[[0, 2]] for name, value in params.items()}, inputs[[0, 2]], outputs[[0, 2]])
     heard = inbox(*some, sizes=(1, 5))
-    assert_close(KFACWeighted().merge({}, lost), KFACWeighted().merge({}, heard), rtol=1e-8, atol=1e-9)
+    assert_close(
+        KroneckerWeighted().merge({}, lost), KroneckerWeighted().merge({}, heard), rtol=1e-8, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("layers", ["output", "all"])
 def test_alone_a_client_keeps_its_model(scene, play, layers):
     alone = scene(sizes=(7,), dtype=torch.float32)
-    assert_close(play(alone, Method(layers), 1).hub, play(alone, FedAvg(), 1).hub, rtol=0, atol=0)
+    assert_close(play(alone, KFACWeighted(layers), 1).hub, play(alone, FedAvg(), 1).hub, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
     ("layers", "hidden"),
-    [("output", ("0.weight", "0.bias", "2.weight", "2.bias")), ("last2", ("0.weight", "0.bias")), ("all", ())],
+    [
+        ("output", ("0.weight", "0.bias", "2.weight", "2.bias")),
+        ("last2", ("0.weight", "0.bias")),
+        ("all", ()),
+    ],
 )
 def test_hidden_layers_are_fedavgs_bit_for_bit(scene, play, layers, hidden):
     where = scene(module="deep")
-    weighed, averaged = play(where, Method(layers), 1).hub["params"], play(where, FedAvg(), 1).hub["params"]
+    weighed, averaged = (
+        play(where, KFACWeighted(layers), 1).hub["params"],
+        play(where, FedAvg(), 1).hub["params"],
+    )
     assert {name for name in weighed if torch.equal(weighed[name], averaged[name])} == set(hidden)
 
 
@@ -200,12 +213,12 @@ def test_on_a_ring_nodes_merge_what_they_hear(scene, play):
     """Node 0 of a ring of four hears 1 and 3: it ends as a server of these three."""
     sizes = (7, 3, 10, 5)
     ring = replace(scene(sizes=sizes), topology=Ring(), init="common")
-    node = {name: value[0, 0] for name, value in play(ring, Method("all"), 1).hub["params"].items()}
+    node = {name: value[0, 0] for name, value in play(ring, KFACWeighted("all"), 1).hub["params"].items()}
     star = scene(sizes=sizes)
     shards = list(star.partitions[0].shards)
     shards[2] = shards[2][:0]
     three = replace(star, partitions={0: replace(star.partitions[0], shards=tuple(shards))})
-    server = {name: value[0] for name, value in play(three, Method("all"), 1).hub["params"].items()}
+    server = {name: value[0] for name, value in play(three, KFACWeighted("all"), 1).hub["params"].items()}
     assert_close(node, server, rtol=1e-8, atol=1e-9)
 
 
@@ -227,7 +240,7 @@ def test_the_upload_is_the_model_and_two_triangles_a_layer(scene, play, layers, 
     data = Dataset.from_arrays("grey", rows, np.arange(4), rows, np.arange(4), classes=10)
     where = scene(sizes=(2, 2), epochs=1, dtype=torch.float32)
     where = replace(where, dataset=data, build=lambda: MLP().build((1, 28, 28), 10))
-    record = play(where, Method(layers, iterations=1), 0).step(evaluate=False)[0]
+    record = play(where, KFACWeighted(layers, iterations=1), 0).step(evaluate=False)[0]
     assert record.bytes_up["params"] == 2 * 4 * 199_210
     assert record.bytes_up[INPUTS] == 2 * 4 * inputs
     assert record.bytes_up[OUTPUTS] == 2 * 4 * outputs
@@ -243,4 +256,4 @@ def test_the_upload_is_the_model_and_two_triangles_a_layer(scene, play, layers, 
 )
 def test_numbers_that_make_no_sense_are_refused(options, line):
     with pytest.raises(UserError, match=line):
-        Method(**options)
+        KFACWeighted(**options)

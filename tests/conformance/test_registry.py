@@ -12,7 +12,9 @@ from consilience.algorithms.dpsgd import DPSGD
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.fedprox import FedProx
+from consilience.algorithms.fedsso import FedSSO
 from consilience.algorithms.hwa import HWA
+from consilience.algorithms.kfac_weighted import KFACWeighted
 from consilience.algorithms.scaffold import Scaffold
 from consilience.algorithms.swa import SWA
 from consilience.method import Composed
@@ -27,6 +29,11 @@ CASES: dict[str, Algorithm] = {
     **{name: method() for name, method in METHODS.items()},
     # Little work, and no draws by client number: clients that change places would draw other numbers.
     "desa": DESA(ipc=2, iterations=2, width=4, depth=2, anchors_per_step=None, start="common"),
+    "fedsso-dfp": FedSSO("dfp", server_lr=0.05),
+    "fedsso-bfgs": FedSSO("bfgs", server_lr=0.1, bound="quotient", per_step=True),
+    # Few iterations: nothing depends on their number but time.
+    "kfac_weighted": KFACWeighted(iterations=8),
+    "kfac_weighted-all": KFACWeighted("all", "ggn", "none", iterations=8),
     "fedprox-zero": FedProx(mu=0.0),
     "fedcurv-zero": FedCurv(strength=0.0),
     "fedcurv-uncapped": FedCurv(strength=0.1, stiffness=None, fisher="batch_mean"),

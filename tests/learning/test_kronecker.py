@@ -58,15 +58,13 @@ MODULES = {
 def made(name):
     build, shape = MODULES[name]
     module = build().double()
-    batch = Batch(
-        torch.randn(5, *shape, dtype=torch.float64), torch.arange(5) % 3, WEIGHT, torch.tensor(0)
-    )
+    batch = Batch(torch.randn(5, *shape, dtype=torch.float64), torch.arange(5) % 3, WEIGHT, torch.tensor(0))
     task = Task(module, torch.float64)
     return module, task, task.weights_of(module), batch
 
 
 def brute_force(module, batch, targets_of):
-    """A and B of all layers, row by row and place by place; `targets_of` lists a row's targets and chances."""
+    """A and B of all layers, row by row; `targets_of` lists a row's targets and their chances."""
     layers = {name: one for name, one in module.named_modules() if isinstance(one, nn.Linear | nn.Conv2d)}
     seen: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -90,7 +88,10 @@ def brute_force(module, batch, targets_of):
                     places = F.unfold(given, one.kernel_size, 1, one.padding, one.stride)[0].T
                     slopes = output.grad[0].flatten(1).T
                 else:
-                    places, slopes = given.reshape(-1, given.shape[-1]), output.grad.reshape(-1, output.shape[-1])
+                    places, slopes = (
+                        given.reshape(-1, given.shape[-1]),
+                        output.grad.reshape(-1, output.shape[-1]),
+                    )
                 if one.bias is not None:
                     places = torch.cat((places, torch.ones(len(places), 1).double()), 1)
                 if number == 0:

@@ -65,7 +65,9 @@ class FedSSO(SingleExchange):
     name: ClassVar[str] = "fedsso"
     paper: ClassVar[str] = "Ma et al., FedSSO, arXiv 2022"
     family: ClassVar[Family] = "server optimisers"
-    formula: ClassVar[str] = "w <- w - server_lr D g, g = (w - sum_k p_k w_k) / lr, D by (L-)BFGS or DFP from g"
+    formula: ClassVar[str] = (
+        "w <- w - server_lr D g, g = (w - sum_k p_k w_k) / lr, D by (L-)BFGS or DFP from g"
+    )
     choose: ClassVar[str] = (
         "When the server should use curvature and clients shall neither compute nor send anything more."
     )
@@ -103,7 +105,10 @@ class FedSSO(SingleExchange):
                 f"fedsso: {self.update} keeps a matrix of {size:,} x {size:,} numbers for this model; "
                 f"above {LARGEST:,} parameters choose update lbfgs"
             )
-        return {**model, LEARNED: {**learned, "inverse": torch.eye(size, dtype=torch.float64).to(some.device)}}
+        return {
+            **model,
+            LEARNED: {**learned, "inverse": torch.eye(size, dtype=torch.float64).to(some.device)},
+        }
 
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         trained = client.train(down)

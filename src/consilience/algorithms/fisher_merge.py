@@ -13,7 +13,7 @@ from consilience.algorithm import Family
 from consilience.learning.curvature import MeanKind
 from consilience.method import Method, Parts
 from consilience.rules.by_data import Weighting
-from consilience.rules.fisher_merge import FisherMerge as Rule
+from consilience.rules.fisher_merge import FisherWeighted
 from consilience.tree import Layers
 
 
@@ -35,4 +35,4 @@ class FisherMerge(Method):
     weighting: Weighting = "samples"
 
     def parts(self) -> Parts:
-        return Parts(rule=Rule(self.layers, self.kind, self.floor, self.weighting))
+        return Parts(rule=FisherWeighted(self.layers, self.kind, self.floor, self.weighting))

@@ -14,8 +14,7 @@ from consilience.algorithm import Family
 from consilience.learning.curvature import MeanKind
 from consilience.method import Method, Parts
 from consilience.rules.by_data import Weighting
-from consilience.rules.kfac_weighted import FactorScope
-from consilience.rules.kfac_weighted import KFACWeighted as Rule
+from consilience.rules.kfac_weighted import FactorScope, KroneckerWeighted
 from consilience.tree import Layers
 
 
@@ -43,4 +42,4 @@ class KFACWeighted(Method):
     def parts(self) -> Parts:
         curvature = (self.layers, self.kind, self.norm_scope)
         solving = (self.damping, self.iterations, self.tolerance)
-        return Parts(rule=Rule(*curvature, *solving, self.weighting))
+        return Parts(rule=KroneckerWeighted(*curvature, *solving, self.weighting))

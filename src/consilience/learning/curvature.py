@@ -228,7 +228,9 @@ def _layer_squares(
         bias = weighted.sum(0)
     else:
         assert isinstance(module, nn.Conv2d)
-        rows = delta.flatten(2) @ patches(module, inputs)  # [batch, out, in * kernel]: every row's own gradient
+        rows = delta.flatten(2) @ patches(
+            module, inputs
+        )  # [batch, out, in * kernel]: every row's own gradient
         squares = [("weight", torch.tensordot(weight, rows * rows, 1).reshape(module.weight.shape))]
         bias = torch.tensordot(weight, delta.sum((2, 3)) ** 2, 1)
     return [*squares, ("bias", bias)] if module.bias is not None else squares

@@ -20,9 +20,7 @@ Product = Callable[[Params], Params]
 """A linear operator: from a vector to the product of a symmetric matrix with it."""
 
 
-def conjugate_gradients(
-    product: Product, target: Params, iterations: int, tolerance: Number = 0.0
-) -> Params:
+def conjugate_gradients(product: Product, target: Params, iterations: int, tolerance: Number = 0.0) -> Params:
     """An approximate solution x of A x = b by conjugate gradients from 0 (Hestenes, Stiefel 1952).
 
     Where A turns out not to be positive along a direction (Steihaug 1983), the iterate before it is given;

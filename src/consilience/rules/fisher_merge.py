@@ -37,7 +37,7 @@ IMPORTANCE = "importance"
 
 @final
 @dataclass(frozen=True)
-class FisherMerge(Rule):
+class FisherWeighted(Rule):
     """The mean of each coordinate, weighted by the clients' Fisher diagonals times their shares of the data.
 
     Attributes:

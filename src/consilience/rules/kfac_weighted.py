@@ -38,7 +38,7 @@ from consilience.learning.solving import conjugate_gradients
 from consilience.rules.base import Rule
 from consilience.rules.by_data import Weighting
 from consilience.sweeping import check_non_negative
-from consilience.types import Number, Params, State
+from consilience.types import Params, State
 
 if TYPE_CHECKING:
     from consilience.algorithm import Conditions, Inbox
@@ -52,8 +52,8 @@ FactorScope = Literal["layer", "none"]
 
 @final
 @dataclass(frozen=True)
-class KFACWeighted(Rule):
-    """The mean of each layer, weighted by the clients' Kronecker-factored curvature; outside `layers` by data.
+class KroneckerWeighted(Rule):
+    """The mean of each layer, weighted by Kronecker-factored curvature; outside `layers` by data.
 
     Attributes:
         layers: Which layers carry curvature.
@@ -161,6 +161,6 @@ class Curvature:
 
     @property
     def together(self) -> bool:
-        """Whether all messages are taken at once: with many receivers that is much memory for large layers."""
+        """Whether all messages are taken at once: for many receivers that is much memory."""
         messages, wide, high = len(self.counts), self.inputs.shape[1], self.outputs.shape[1]
         return self.receivers == 1 or self.receivers * messages * (wide + high) ** 2 <= BLOCK
