@@ -94,6 +94,13 @@ MOON_PARTIES: dict[str, Any] = {
     "local": local(64),
     "solver": sgd(0.01, 0.9, 1e-5),
 }
+TWO_CLASSES: dict[str, Any] = {
+    "partition": "shards_two_classes",
+    "clients": 10,
+    "model": "cifar-cnn",
+    "local": local(32),
+    "solver": sgd(0.001, 0.9, 0.001),
+}
 FAGH: dict[str, Any] = {
     "partition": {"name": "dirichlet_class", "alpha": 0.2},
     "clients": 200,
@@ -162,15 +169,12 @@ SETTINGS = {
     "hwa": Setting(
         "Ahmad, Luo, Robles-Kelly, CIFAR-10, ten trials",
         "cifar10",
-        {
-            "partition": "shards_two_classes",
-            "clients": 10,
-            "model": "cifar-cnn",
-            "local": local(32),
-            "solver": sgd(0.001, 0.9, 0.001),
-            "seeds": list(range(10)),
-        },
+        {**TWO_CLASSES, "seeds": list(range(10))},
     ),
+    "fisher_merge": Setting(
+        "HWA's, CIFAR-10", "cifar10", TWO_CLASSES, "its own paper merges language models, once"
+    ),
+    "kfac_weighted": Setting("HWA's, CIFAR-10", "cifar10", TWO_CLASSES),
     "dechw": Setting("Ahmad et al., CIFAR-10", "cifar10", CIFAR_PEERS),
     # Both of its halves are run: curvature in the first two rounds, then none.
     "dechw*": Setting(
@@ -291,6 +295,18 @@ SETTINGS = {
             "solver": sgd(0.01, 0.0, 1e-4),
         },
         RESNET,
+    ),
+    "fedsso": Setting(
+        "Ma et al., MNIST",
+        "mnist",
+        {
+            "partition": "shards",
+            "clients": 100,
+            "model": {"name": "mlp", "hidden": [200, 200]},
+            "local": local(32, 10),
+            "solver": sgd(0.01),
+        },
+        "HWA's perceptron; the learning rate and ten local steps are those of the release",
     ),
     "fedga": Setting(
         "FAGH's comparison, CIFAR-10",

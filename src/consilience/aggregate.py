@@ -55,7 +55,7 @@ def merge_buffers(stacked: Params, weights: Tensor) -> Params:
 
 
 def importance_mean(
-    stacked: Params, importance: Params, weights: Tensor, heard: Tensor | None = None
+    stacked: Params, importance: Params, weights: Tensor, factors: Tensor | None = None
 ) -> Params:
     """The mean of every coordinate weighted by importance, or by `weights` where nobody has any importance.
 
@@ -63,13 +63,38 @@ def importance_mean(
         stacked: The values; every tensor is [messages, ...].
         importance: Non-negative numbers of the same shapes.
         weights: [messages], the fallback; they sum to 1.
-        heard: [messages], whether a message takes part; by default those with a positive weight do.
+        factors: [messages], by what a message's importance is multiplied; by default 1 for those with a
+            positive weight, 0 for the others.
     """
-    present = (weights > 0 if heard is None else heard).double()
+    exact = (weights > 0 if factors is None else factors).double()
     merged: Params = {}
     for name, value in stacked.items():
         evidence = importance[name].double()
-        total = weighted_sum(evidence, present)
-        weighed = weighted_sum(evidence * value, present) / torch.where(total > 0, total, 1.0)
+        total = weighted_sum(evidence, exact)
+        weighed = weighted_sum(evidence * value, exact) / torch.where(total > 0, total, 1.0)
         merged[name] = torch.where(total > 0, weighed, weighted_sum(value, weights)).to(value.dtype)
     return merged
+
+
+def importance_number(
+    stacked: Params, importance: Params, weights: Tensor, factors: Tensor | None = None
+) -> Tensor:
+    """0-d, the effective number of messages in `importance_mean`, the mean over all coordinates.
+
+    Parameters without importance are means by `weights`. The arguments are those of `importance_mean`.
+    """
+    exact = (weights > 0 if factors is None else factors).double()
+    by_weight = effective_number(weights)
+    total, count = torch.zeros_like(by_weight), 0
+    for name, value in stacked.items():
+        size = value[0].numel()
+        count += size
+        if name not in importance:
+            total = total + size * by_weight
+            continue
+        evidence = importance[name].double()
+        # Sums by products, so that many receivers of the same messages cost no more memory than one.
+        sums, squares = weighted_sum(evidence, exact), weighted_sum(evidence.square(), exact.square())
+        number = sums.square() / torch.where(squares > 0, squares, 1.0)
+        total = total + torch.where(squares > 0, number, by_weight).sum()
+    return total / count

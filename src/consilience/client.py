@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from consilience import sweeping, tree
-from consilience.learning import curvature
+from consilience.learning import curvature, kronecker
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task, mean_loss
 from consilience.objectives.base import Objective, Pass
@@ -217,6 +217,20 @@ class Client:
         carry = self.fold(step, carry, _weights(model), rows)
         return curvature.finish(kind, carry["sum"], carry["count"]["rows"], carry["count"]["batches"])
 
+    def kronecker_factors(self, model: State, weights: tuple[str, ...], kind: curvature.MeanKind) -> State:
+        """The mean Kronecker factors of the layers with these weights, in evaluation mode.
+
+        The groups are those of `consilience.learning.kronecker`, the kinds those of
+        `consilience.learning.curvature`.
+        """
+        carry = {
+            **kronecker.zeros(model["params"], weights),
+            "count": {"rows": self.samples.new_zeros(())},
+        }
+        carry = self.fold(FactorStep(self.task, weights, kind), carry, _weights(model), "samples")
+        share = 1 / carry["count"]["rows"]
+        return {group: tree.scale(share, carry[group]) for group in (kronecker.INPUTS, kronecker.OUTPUTS)}
+
 
 def _weights(model: State) -> State:
     return {"params": model["params"], "buffers": model["buffers"]}
@@ -339,6 +353,19 @@ class CurvatureStep(Step):
         part = curvature.contribution(self.task, self.names, self.kind, batch, extras)
         rows = batch.weight.sum()
         return {"sum": part, "count": {"rows": rows, "batches": torch.ones_like(rows)}}
+
+
+@dataclass(frozen=True)
+class FactorStep(Step):
+    """A step that adds one batch to Kronecker factors and counts rows. The model is in `extras`."""
+
+    task: Task
+    weights: tuple[str, ...]
+    kind: curvature.MeanKind
+
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        part = kronecker.contribution(self.task, self.weights, self.kind, batch, extras)
+        return {**part, "count": {"rows": batch.weight.sum()}}
 
 
 class _SummedLoss(Protocol):

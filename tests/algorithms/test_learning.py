@@ -18,8 +18,11 @@ from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.feddane import FedDANE
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.fedsgd import FedSGD
+from consilience.algorithms.fedsso import FedSSO
+from consilience.algorithms.fisher_merge import FisherMerge
 from consilience.algorithms.giant import GIANT
 from consilience.algorithms.hwa import HWA
+from consilience.algorithms.kfac_weighted import KFACWeighted
 from consilience.algorithms.local import Local
 from consilience.algorithms.scaffold import Scaffold
 from consilience.algorithms.swa import SWA
@@ -77,6 +80,9 @@ def rise(
         (FedCurv(), 6, 0.5),
         (Scaffold(), 6, 0.5),
         (HWA(), 6, 0.5),
+        (FisherMerge("output"), 6, 0.5),
+        (KFACWeighted(), 6, 0.5),
+        (FedSSO(), 6, 0.5),
         (SWA(), 6, 0.3),
         (Local(), 2, 0.03),
     ],
@@ -114,8 +120,15 @@ def test_newton_type_methods_on_a_convex_model(digits, method, batch_size, margi
 
 @pytest.mark.parametrize(
     ("method", "holdout", "margin"),
-    [(FedAvg(), 0.0, 0.2), (DecHW(), 0.0, 0.1), (DecHWStar(2), 0.0, 0.25), (DecHW("released"), 0.2, 0.2)],
-    ids=["dechetero", "dechw", "dechw*", "dechw-released"],
+    [
+        (FedAvg(), 0.0, 0.2),
+        (DecHW(), 0.0, 0.1),
+        (DecHWStar(2), 0.0, 0.25),
+        (DecHW("released"), 0.2, 0.2),
+        (FisherMerge(), 0.0, 0.1),
+        (KFACWeighted(), 0.0, 0.1),
+    ],
+    ids=["dechetero", "dechw", "dechw*", "dechw-released", "fisher_merge", "kfac_weighted"],
 )
 def test_without_a_server(digits, method, holdout, margin):
     assert rise(digits, method, graph=True, rounds=6, batch_size=32, holdout=holdout) > margin

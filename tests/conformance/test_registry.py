@@ -15,8 +15,10 @@ from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.feddane import FedDANE
 from consilience.algorithms.fedprox import FedProx
+from consilience.algorithms.fedsso import FedSSO
 from consilience.algorithms.giant import GIANT
 from consilience.algorithms.hwa import HWA
+from consilience.algorithms.kfac_weighted import KFACWeighted
 from consilience.algorithms.scaffold import Scaffold
 from consilience.algorithms.swa import SWA
 from consilience.method import Composed
@@ -38,6 +40,11 @@ CASES: dict[str, Algorithm] = {
     "giant": GIANT(iterations=3),
     "giant-plain": GIANT(lr=0.1, damping=0.1, iterations=3, line_search=False, weighting="uniform"),
     "done": DONE(iterations=4),
+    "fedsso-dfp": FedSSO("dfp", server_lr=0.05),
+    "fedsso-bfgs": FedSSO("bfgs", server_lr=0.1, bound="quotient", per_step=True),
+    # Few iterations: nothing depends on their number but time.
+    "kfac_weighted": KFACWeighted(iterations=8),
+    "kfac_weighted-all": KFACWeighted("all", "ggn", "none", iterations=8),
     "fedprox-zero": FedProx(mu=0.0),
     "fedcurv-zero": FedCurv(strength=0.0),
     "fedcurv-uncapped": FedCurv(strength=0.1, stiffness=None, fisher="batch_mean"),

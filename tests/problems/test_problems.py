@@ -27,6 +27,7 @@ from consilience.types import Batch
 
 KINDS = ("per_sample_sum", "batch_sum", "full_grad_sq")
 ON_ALL = ("fedavg", "fedprox", "scaffold", "fedcurv", "hwa", "swa", "fagh", "fedlin", "pfedme", "local")
+ON_ALL += ("fisher_merge", "kfac_weighted", "fedsso")
 
 
 def batch_of(dataset: Dataset, rows: int = 12, padding: int = 0) -> Batch:

@@ -12,6 +12,7 @@ from consilience.algorithm import Inbox
 from consilience.rules import RULES
 from consilience.rules.by_data import ByData
 from consilience.rules.consensus import Consensus
+from consilience.rules.fisher_merge import FisherWeighted
 from consilience.rules.hessian_weighted import HessianWeighted
 
 SIZES = {"everybody": (4, 7, 1, 3), "some": (4, 0, 1, 3), "itself": (0, 0, 5, 0), "others": (4, 7, 0, 3)}
@@ -74,6 +75,8 @@ KNOWN = [
     HessianWeighted(weighting="uniform"),
     HessianWeighted(include_self=False),
     HessianWeighted(include_self=False, weighting="uniform"),
+    FisherWeighted(),
+    FisherWeighted(floor=0.0, weighting="uniform"),
 ]
 
 
@@ -87,7 +90,17 @@ def test_the_number_is_that_of_the_weights(rule, sizes):
 @pytest.mark.parametrize(
     "rule",
     [
-        *(RULES[name]() for name in ("median", "trimmed_mean", "geometric_median", "krum", "bounded_move")),
+        *(
+            RULES[name]()
+            for name in (
+                "median",
+                "trimmed_mean",
+                "geometric_median",
+                "krum",
+                "bounded_move",
+                "kfac_weighted",
+            )
+        ),
         HessianWeighted(guard=1.0),
         HessianWeighted(form="client_split"),
         HessianWeighted(form="as_printed"),

@@ -31,9 +31,12 @@ from consilience.algorithms.fedopt import FedAdam as FedAdam
 from consilience.algorithms.fedopt import FedYogi as FedYogi
 from consilience.algorithms.fedprox import FedProx as FedProx
 from consilience.algorithms.fedsgd import FedSGD as FedSGD
+from consilience.algorithms.fedsso import FedSSO as FedSSO
+from consilience.algorithms.fisher_merge import FisherMerge as FisherMerge
 from consilience.algorithms.giant import GIANT as GIANT
 from consilience.algorithms.gradient_tracking import GradientTracking as GradientTracking
 from consilience.algorithms.hwa import HWA as HWA
+from consilience.algorithms.kfac_weighted import KFACWeighted as KFACWeighted
 from consilience.algorithms.local import Local as Local
 from consilience.algorithms.moon import MOON as MOON
 from consilience.algorithms.pfedme import PFedMe as PFedMe

@@ -34,14 +34,14 @@ def row_squares(
         images, grads = x.to(grad.dtype).movedim(1, 3), grad.movedim(1, 3)
         found = square_lanes(images[None], grads[None], weight[None], list(size), list(padding))
         return found[0][0].movedim(3, 1), found[1][0]
-    rows = grad.flatten(2) @ _patches(x, size, padding, stride)  # [batch, filters, weights of a filter]
+    rows = grad.flatten(2) @ patches(x, size, padding, stride)  # [batch, filters, weights of a filter]
     return (
         torch.tensordot(weight, rows * rows, 1).reshape(shape),
         torch.tensordot(weight, grad.sum((2, 3)) ** 2, 1),
     )
 
 
-def _patches(x: Tensor, size: Pair, padding: Pair, stride: Pair) -> Tensor:
+def patches(x: Tensor, size: Pair, padding: Pair, stride: Pair) -> Tensor:
     """The input of every output position, [batch, positions, weights of a filter]."""
     padded = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
     windows = padded.unfold(2, size[0], stride[0]).unfold(3, size[1], stride[1])  # [b, c, rows, cols, h, w]

@@ -21,8 +21,9 @@ use a closed form from layer inputs and output gradients (one backward pass); ot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,9 @@ Kind = Literal[
     "per_sample_sum", "per_sample_mean", "batch_sum", "batch_mean", "full_grad_sq", "true_fisher", "ggn"
 ]
 
+MeanKind = Literal["per_sample_mean", "true_fisher", "ggn"]
+"""The kinds that are means over samples, of squares of gradients of single ones."""
+
 OF_BATCHES: tuple[Kind, ...] = ("batch_sum", "batch_mean")
 """The kinds that depend on how the data are cut into batches."""
 
@@ -45,7 +49,13 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 
 def contribution(task: Task, names: tuple[str, ...], kind: Kind, batch: Batch, model: State) -> Params:
     """What one batch adds to the diagonal of the named parameters."""
-    return _CONTRIBUTIONS[kind](task, model, batch, names)
+    if kind in _OF_BATCH_GRADIENTS:
+        return _OF_BATCH_GRADIENTS[kind](task, model, batch, names)
+    found = (
+        sum_of_squares(task, model, probe.rows, names, probe.row_loss, probe.weight)
+        for probe in probes(task, model, batch, kind)
+    )
+    return reduce(tree.add, found)
 
 
 def finish(kind: Kind, total: Params, rows: Tensor, batches: Tensor) -> Params:
@@ -64,8 +74,31 @@ def finish(kind: Kind, total: Params, rows: Tensor, batches: Tensor) -> Params:
     return tree.scale(1 / (batches if kind == "batch_mean" else rows), total)
 
 
-def _per_sample(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    return sum_of_squares(task, model, batch, names, task.loss, batch.weight)
+class Probe(NamedTuple):
+    """Rows whose gradients make up curvature, each gradient taken on its own."""
+
+    rows: Batch
+    row_loss: RowLoss
+    """What the gradient of every row is taken of."""
+    weight: Tensor
+    """[batch] how much a row counts."""
+
+
+def probes(task: Task, model: State, batch: Batch, kind: Kind) -> Iterator[Probe]:
+    """What to take gradients of, so that their weighted squares are the curvature of a batch's samples."""
+    if kind in ("per_sample_sum", "per_sample_mean"):
+        yield Probe(batch, task.loss, batch.weight)
+        return
+    prediction = task.forward(model, batch, training=False).prediction.detach()
+    if kind == "true_fisher":
+        # The exact expectation: every possible target in turn, weighted by its predicted probability.
+        for targets, chances in task.problem.possible_targets(prediction):
+            yield Probe(batch._replace(targets=targets), task.loss, batch.weight * chances)
+        return
+    # The diagonal of J'HJ: with H_loss = sum_c s_c s_c', it is the sum of the squares of J's_c. The factor
+    # rides in place of the targets, so that per-row code gets its own row of it.
+    for factor in task.problem.hessian_factors(prediction, batch.targets):
+        yield Probe(batch._replace(targets=factor), _along, batch.weight)
 
 
 def _batch_gradient(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
@@ -88,42 +121,15 @@ def _summed_gradient(task: Task, model: State, batch: Batch, names: tuple[str, .
     return tree.scale(batch.weight.sum(), _batch_gradient(task, model, batch, names))
 
 
-def _expected_over_labels(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    """The exact expectation: every possible target in turn, weighted by its predicted probability."""
-    prediction = task.forward(model, batch, training=False).prediction.detach()
-    total = {name: torch.zeros_like(model["params"][name]) for name in names}
-    for targets, chances in task.problem.possible_targets(prediction):
-        relabelled = batch._replace(targets=targets)
-        weight = batch.weight * chances
-        total = tree.add(total, sum_of_squares(task, model, relabelled, names, task.loss, weight))
-    return total
-
-
-def _gauss_newton(task: Task, model: State, batch: Batch, names: tuple[str, ...]) -> Params:
-    """The diagonal of J'HJ: with H_loss = sum_c s_c s_c', it is the sum of the squares of J's_c."""
-    prediction = task.forward(model, batch, training=False).prediction.detach()
-    total = {name: torch.zeros_like(model["params"][name]) for name in names}
-    for factor in task.problem.hessian_factors(prediction, batch.targets):
-        # The factor rides in place of the targets, so that per-row code gets its own row of it.
-        probed = batch._replace(targets=factor)
-        squares = sum_of_squares(task, model, probed, names, _along, batch.weight)
-        total = tree.add(total, squares)
-    return total
-
-
 def _along(prediction: Tensor, factor: Tensor) -> Tensor:
     """[batch] the inner product of every row's prediction with a factor."""
     return (prediction * factor).flatten(1).sum(-1)
 
 
-_CONTRIBUTIONS: dict[Kind, Callable[[Task, State, Batch, tuple[str, ...]], Params]] = {
-    "per_sample_sum": _per_sample,
-    "per_sample_mean": _per_sample,
+_OF_BATCH_GRADIENTS: dict[Kind, Callable[[Task, State, Batch, tuple[str, ...]], Params]] = {
     "batch_sum": _squared_batch,
     "batch_mean": _squared_batch,
     "full_grad_sq": _summed_gradient,
-    "true_fisher": _expected_over_labels,
-    "ggn": _gauss_newton,
 }
 
 
@@ -174,31 +180,43 @@ def closed_form_squares(
 ) -> Params:
     """The sum of squares from layer inputs a and output gradients d: (w d^2)' a^2 for a linear layer.
 
-    It takes one backward pass. A zero added to each layer's output lets the gradient with respect to that
-    output be taken; a convolution's per-row gradient is d times its unfolded input, squared and summed over
-    rows. The arguments are those of `sum_of_squares`, but for the layers in place of their parameters' names.
+    It takes one backward pass. A convolution's per-row gradient is d times its unfolded input, squared and
+    summed over rows. The arguments are those of `sum_of_squares`, but for the layers in place of their
+    parameters' names.
     """
-
-    def loss(probes: Params) -> tuple[Tensor, Params]:
-        inputs: Params = {}
-
-        def probe(layer: str, given: Tensor, output: Tensor) -> Tensor:
-            inputs[layer] = given
-            return output + probes[layer]
-
-        with hooked(layers, probe):
-            prediction = task.forward(model, batch, training=False).prediction
-        return row_loss(prediction, batch.targets).sum(), inputs
-
-    shapes = task.trace(batch.inputs.shape, batch.inputs.dtype).layers
-    probes = {layer: weight.new_zeros(shapes[layer]) for layer in layers}
-    deltas, inputs = torch.func.grad(loss, has_aux=True)(probes)
+    inputs, deltas = layer_passes(task, model, batch, layers, row_loss)
     squares: Params = {}
     for layer, module in layers.items():
         squares |= {
             f"{layer}.{k}": v for k, v in _layer_squares(module, inputs[layer], deltas[layer], weight)
         }
     return squares
+
+
+def layer_passes(
+    task: Task, model: State, batch: Batch, layers: dict[str, nn.Module], row_loss: RowLoss
+) -> tuple[Params, Params]:
+    """What goes into each of some layers, and the gradient of the rows' losses by what comes out of it.
+
+    A zero added to each layer's output lets that gradient be taken, in one backward pass for all layers. The
+    layers run once in a pass. The arguments are those of `closed_form_squares`.
+    """
+
+    def loss(zeros: Params) -> tuple[Tensor, Params]:
+        inputs: Params = {}
+
+        def probe(layer: str, given: Tensor, output: Tensor) -> Tensor:
+            inputs[layer] = given
+            return output + zeros[layer]
+
+        with hooked(layers, probe):
+            prediction = task.forward(model, batch, training=False).prediction
+        return row_loss(prediction, batch.targets).sum(), inputs
+
+    shapes = task.trace(batch.inputs.shape, batch.inputs.dtype).layers
+    zeros = {layer: batch.weight.new_zeros(shapes[layer]) for layer in layers}
+    deltas, inputs = torch.func.grad(loss, has_aux=True)(zeros)
+    return inputs, deltas
 
 
 def _layer_squares(
@@ -210,11 +228,15 @@ def _layer_squares(
         bias = weighted.sum(0)
     else:
         assert isinstance(module, nn.Conv2d)
-        assert not isinstance(module.padding, str)
-        sizes = [(one[0], one[1]) for one in (module.kernel_size, module.padding, module.stride)]
-        of_weight, bias = row_squares(inputs, delta, weight, *sizes)
+        of_weight, bias = row_squares(inputs, delta, weight, *sizes_of(module))
         squares = [("weight", of_weight)]
     return [*squares, ("bias", bias)] if module.bias is not None else squares
+
+
+def sizes_of(module: nn.Conv2d) -> tuple[tuple[int, int], ...]:
+    """The size of a plain convolution's filters, its padding and its stride."""
+    assert not isinstance(module.padding, str)
+    return tuple((one[0], one[1]) for one in (module.kernel_size, module.padding, module.stride))
 
 
 def _closed_form_layers(task: Task, batch: Batch, names: tuple[str, ...]) -> dict[str, nn.Module]:
@@ -229,12 +251,13 @@ def _closed_form_layers(task: Task, batch: Batch, names: tuple[str, ...]) -> dic
         per_row = shape[:1] == batch.inputs.shape[:1]
         flat = isinstance(module, nn.Linear) and len(shape) == 2
         plain = {name for name, _ in module.named_parameters()} <= {"weight", "bias"}  # no parametrization
-        if own and plain and per_row and (flat or _is_plain_convolution(module)):
+        if own and plain and per_row and (flat or is_plain_convolution(module)):
             layers[layer] = module
     return layers
 
 
-def _is_plain_convolution(module: nn.Module) -> bool:
+def is_plain_convolution(module: nn.Module) -> bool:
+    """Whether a module is a convolution whose inputs `patches` can list."""
     return (
         isinstance(module, nn.Conv2d)
         and module.groups == 1

@@ -136,21 +136,7 @@ class HessianWeighted(Rule):
     def contributors(self, inbox: Inbox) -> Tensor | None:
         if self.form != "normalised" or self.guard is not None:
             return None
-        shares, importance = self.shares(inbox), inbox["importance"]
-        heard, by_share = (shares > 0).double(), aggregate.effective_number(shares)
-        total, count = torch.zeros_like(by_share), 0
-        for name, value in inbox["params"].items():
-            size = value[0].numel()
-            count += size
-            if name not in importance:
-                total = total + size * by_share
-                continue
-            evidence = importance[name].double()
-            # Sums by products, so that many receivers of the same messages cost no more memory than one.
-            sums, squares = (aggregate.weighted_sum(one, heard) for one in (evidence, evidence.square()))
-            number = sums.square() / torch.where(squares > 0, squares, 1.0)
-            total = total + torch.where(squares > 0, number, by_share).sum()
-        return total / count
+        return aggregate.importance_number(inbox["params"], inbox["importance"], self.shares(inbox))
 
     def _weigh(self, name: str, inbox: Inbox, importance: Params, shares: Tensor) -> Tensor:
         """The merged value of one parameter."""
@@ -217,7 +203,7 @@ def _client_split(weights: Tensor, dead: Tensor, value: Tensor, evidence: Tensor
     """The mean in which clients without any curvature in a layer keep their data share there."""
     rest = weights * ~dead
     weighed = aggregate.importance_mean(
-        {"": value}, {"": evidence}, rest / rest.sum().clamp(min=1e-300), heard=rest > 0
+        {"": value}, {"": evidence}, rest / rest.sum().clamp(min=1e-300), factors=rest > 0
     )[""]
     kept = aggregate.weighted_sum(value, weights * dead)
     return (kept + rest.sum() * weighed).to(value.dtype)
