@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consilience.learning import batches as batches_module
 from consilience.learning.batches import Plan, Pool, Visit, common_plan, data_plan, training_plan
 from consilience.learning.randomness import Purpose, generator, stream_bits, stream_keys, torch_seed
 
@@ -110,6 +111,23 @@ def test_a_plan_lays_jobs_end_to_end_and_pads_with_their_own_rows():
     for step, size in enumerate(plan.sizes):
         row = plan.rows[step].tolist()
         assert row[size:] == [row[0]] * (3 - size)
+
+
+def test_a_device_lists_the_batches_that_the_host_lists(monkeypatch):
+    visits = [visit(client=client, count=count) for client, count in enumerate((5, 0, 2, 40))]
+    given = (visits, [range(2), range(1), [], [3]], None, 3)
+    host = training_plan(*given, CPU)
+    monkeypatch.setattr(batches_module, "FEW", -1)
+    monkeypatch.setattr(batches_module, "to_device", lambda values, _: torch.as_tensor(values))
+    device = training_plan(*given, torch.device("cuda"))  # in torch, as there
+    for name in ("rows", "sizes", "keys", "first", "steps"):
+        assert getattr(device, name).tolist() == getattr(host, name).tolist()
+
+
+def test_few_rows_and_many_are_shuffled_alike(monkeypatch):
+    few = data_plan([visit(count=1000)], 7, CPU)
+    monkeypatch.setattr(batches_module, "FEW", 0)
+    assert torch.equal(data_plan([visit(count=1000)], 7, CPU).rows, few.rows)
 
 
 def test_all_jobs_of_a_common_plan_see_the_same_rows_in_their_order():
