@@ -64,6 +64,7 @@ def schemas_of(
     for phase in quick.setup() if setup else quick.phases():
         down = heard if phase.replies else phase.broadcast(hub)
         upload, after = phase.local(client, down, link if phase.replies else memory)
+        link, memory = (after, memory) if phase.replies else (link, after)
         found.append(Exchanged(Schema.of(down), Schema.of(upload), Schema.of(after)))
         heard = upload
     return tuple(found)

@@ -15,7 +15,7 @@ import torch
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.client import Fold
-from consilience.engine.executors.base import Outcome
+from consilience.engine.executors.base import Outcome, one_by_one
 from consilience.engine.rounds.cast import Cast
 from consilience.engine.rounds.listening import Heard, blanked, listen
 from consilience.engine.rounds.mailbox import Mailbox
@@ -72,6 +72,16 @@ def _arranged(uploads: State, place: IntArray, device: torch.device) -> State:
         return tree.reshape_leading(tree.index(uploads, slice(place.size)), 1, *place.shape)
     rows = to_device(place, device)
     return tree.map_leaves(lambda value: value[rows], uploads)
+
+
+def _renewed(known: State, outcome: Outcome) -> State:
+    """The memories of all jobs: new where the upload is sound, else as they were."""
+    new = outcome.memories
+    if not known:
+        return new
+    if tree.Schema.of(known) != tree.Schema.of(new):  # as they were they would not fit the others
+        known = tree.map_leaves(torch.zeros_like, new)
+    return tree.where(outcome.arrived, new, known)
 
 
 def _no_traffic(world: World) -> tuple[Traffic, ...]:
@@ -257,7 +267,7 @@ class Exchange:
             example=partial(work, self.algorithm.quick()),
             key=self.key("local"),
         )
-        store.save(rows, tree.where(outcome.arrived, outcome.memories, known) if known else outcome.memories)
+        store.save(rows, _renewed(known, outcome))
         return outcome
 
     def _combine_apart(
@@ -293,8 +303,10 @@ class Exchange:
             inbox = inbox_of(
                 blanked(messages, samples > 0) if blank else messages, samples, facts["population"]
             )
-            new = self.phase(swept).combine(old, inbox)
-            return tree.where(samples.sum() > 0, new, old)  # nothing heard, nothing changed
+            phase = self.phase(swept)
+            if phase.ordinary:  # what is new may have another form
+                return phase.combine(old, inbox) if bool(samples.any()) else old
+            return tree.where(samples.sum() > 0, phase.combine(old, inbox), old)  # nothing heard, no change
 
         sound = {"facts": {"sound": outcome.arrived}}
         given = {
@@ -307,6 +319,8 @@ class Exchange:
         key = self.key(f"combine, {blank=}")
         messages = _arranged(uploads, place, world.device)
         numbers = world.numbers_of(replicas)
+        if self.form.ordinary:
+            return one_by_one(combine, (0, 0, 0, 0), numbers, hub, given, messages)
         return world.executor.map(combine, (0, 0, 0, 0), numbers, hub, given, messages, key=key)
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
