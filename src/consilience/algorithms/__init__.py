@@ -29,6 +29,7 @@ from consilience.algorithms.fedopt import FedAdam as FedAdam
 from consilience.algorithms.fedopt import FedYogi as FedYogi
 from consilience.algorithms.fedprox import FedProx as FedProx
 from consilience.algorithms.fedsgd import FedSGD as FedSGD
+from consilience.algorithms.gamf import GAMF as GAMF
 from consilience.algorithms.gradient_tracking import GradientTracking as GradientTracking
 from consilience.algorithms.hwa import HWA as HWA
 from consilience.algorithms.local import Local as Local

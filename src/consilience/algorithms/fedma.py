@@ -235,7 +235,7 @@ def _layer(params: Params, layer: int) -> Params:
 
 def _blank(params: Params) -> Params:
     """What stands for a model between rounds: its names, and no numbers."""
-    return {name: value.new_zeros(0) for name, value in params.items()}
+    return {name: value.new_zeros([0] * value.ndim) for name, value in params.items()}
 
 
 def _nobody(params: Params) -> Params:

@@ -99,10 +99,8 @@ class _Atoms:
         new = own / (1 / spread + 1 / noise) + later
         rows, columns = linear_sum_assignment(np.hstack([known, new]), maximize=True)
         chosen = columns[np.argsort(rows)]
-        fresh = np.sort(chosen[chosen >= len(self.counts)])  # which of the new ones does not matter
-        return np.where(
-            chosen < len(self.counts), chosen, len(self.counts) + np.searchsorted(fresh, chosen)
-        )
+        fresh = chosen >= len(self.counts)  # which is the first new one makes no difference: it is the first unit
+        return np.where(fresh, len(self.counts) + np.cumsum(fresh) - 1, chosen)
 
     def add(self, units: Floats, places: IntArray) -> None:
         """Add a client's units to atoms."""

@@ -8,6 +8,7 @@ from consilience.rules.by_data import ByData as ByData
 from consilience.rules.consensus import Consensus as Consensus
 from consilience.rules.gaussianity import Gaussianity as Gaussianity
 from consilience.rules.geometric_median import GeometricMedian as GeometricMedian
+from consilience.rules.graduated_assignment import GraduatedAssignment as GraduatedAssignment
 from consilience.rules.hessian_weighted import HessianWeighted as HessianWeighted
 from consilience.rules.krum import Krum as Krum
 from consilience.rules.median import Median as Median

@@ -79,9 +79,13 @@ def _renewed(known: State, outcome: Outcome) -> State:
     new = outcome.memories
     if not known:
         return new
-    if tree.Schema.of(known) != tree.Schema.of(new):  # as they were they would not fit the others
-        known = tree.map_leaves(torch.zeros_like, new)
-    return tree.where(outcome.arrived, new, known)
+
+    def before(group: str, name: str, like: torch.Tensor) -> torch.Tensor:
+        value = known[group][name]
+        return value if value.shape == like.shape else torch.zeros_like(like)  # it would not fit the others
+
+    old = {group: {n: before(group, n, v) for n, v in params.items()} for group, params in new.items()}
+    return tree.where(outcome.arrived, new, old)
 
 
 def _no_traffic(world: World) -> tuple[Traffic, ...]:
