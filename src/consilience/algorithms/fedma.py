@@ -24,9 +24,9 @@ random tag, and find their own row by it in a table that goes to all. One whose 
 exchange is left out until the next round.
 
 Deviations: clients are matched in the order of their data, most first, not in a random one, so that nothing
-depends on draws or on who is called first; kappa is 2, as in the paper (the release has 1). With MOON's loss on
-clients (`contrastive`, its weight, as SWA's tables have it) the model at the start of the round is the global
-one. States change their shapes, so seeds and swept numbers run one after the other.
+depends on draws or on who is called first; kappa is 2, as in the paper (the release has 1). With MOON's loss
+on clients (`contrastive`, its weight, as SWA's tables have it) the model at the start of the round is the
+global one. States change their shapes, so seeds and swept numbers run one after the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from torch import Tensor
 from consilience import aggregate, tree
 from consilience.algorithm import Algorithm, Conditions, Family, Inbox, Phase
 from consilience.algorithms.desa_anchors import class_rows
-from consilience.algorithms.fedma_matching import Prior, match, sums
+from consilience.algorithms.fedma_matching import Prior, match, sources, sums
 from consilience.client import Client
 from consilience.errors import UserError
 from consilience.learning.chain import NEEDS_CHAIN, reordered
@@ -52,8 +52,11 @@ from consilience.objectives.contrastive import Contrastive
 from consilience.sweeping import check_non_negative, is_swept, is_zero
 from consilience.types import Floats, Params, State
 
-OWN, START, MATCHING = "own", "start", "matching"
-"""Groups: what a client trained in this round, the model at its start, and who was matched to which unit."""
+OWN, START = "own", "start"
+"""Groups of a client's memory during a round: what it trained so far, and the model from which all began."""
+SENDERS, SOURCES = "senders", "sources"
+"""Groups of the hub during a round: the tags of those whom it heard, and by hidden layer which of its own
+units every one of them has where the fused layer has a unit, [senders, units]."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,12 @@ class FedMA(Algorithm):
     name: ClassVar[str] = "fedma"
     paper: ClassVar[str] = "Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020"
     family: ClassVar[Family] = "matching"
-    formula: ClassVar[str] = "layer by layer: W_l = mean over clients of the units that Pi_k says are the same"
-    choose: ClassVar[str] = "When clients' hidden units may have drifted into other orders, and layers may grow."
+    formula: ClassVar[str] = (
+        "layer by layer: W_l = mean over clients of the units that Pi_k says are the same"
+    )
+    choose: ClassVar[str] = (
+        "When clients' hidden units may have drifted into other orders, and layers may grow."
+    )
     max_growth: int | None = None
     max_units: int = 700
     fused: Literal["mean", "map"] = "mean"
@@ -109,7 +116,7 @@ class FedMA(Algorithm):
         return True
 
     def init_hub(self, model: State) -> State:
-        return {**model, MATCHING: _nobody(model["params"])}
+        return {**model, **_nobody(model["params"])}
 
     def init_memory(self, model: State) -> State:
         objective = self._objective()
@@ -117,20 +124,28 @@ class FedMA(Algorithm):
         return {OWN: _blank(model["params"]), **start, **objective.init_memory(model)}
 
     def phases(self) -> tuple[Phase, ...]:
-        parts = (self._broadcast, self._local, self._combine)
-        return tuple(
-            Phase(*(partial(part, layer) for part in parts), ordinary=True) for layer in range(self.layers)
+        return tuple(self._exchange(layer) for layer in range(self.layers))
+
+    def _exchange(self, layer: int) -> Phase:
+        return Phase(
+            partial(self._broadcast, layer),
+            partial(self._local, layer),
+            partial(self._combine, layer),
+            ordinary=True,
         )
 
     def _objective(self) -> Objective:
-        plain = self.contrastive is None or is_zero(self.contrastive)
-        return Objective() if plain else Contrastive(mu=self.contrastive)
+        if self.contrastive is None or is_zero(self.contrastive):
+            return Objective()
+        return Contrastive(mu=self.contrastive)
 
     def _broadcast(self, layer: int, hub: State) -> State:
         """The whole model, or the layer before this one and who has which of its units."""
         if layer == 0:
             return {"params": hub["params"], "buffers": hub["buffers"]}
-        return {"params": _layer(hub["params"], layer - 1), MATCHING: hub[MATCHING]}
+        fused = _name(hub["params"], layer - 1)
+        table = {SENDERS: hub[SENDERS], SOURCES: {fused: hub[SOURCES][fused]}}
+        return {"params": _layer(hub["params"], layer - 1), **table}
 
     def _local(self, layer: int, client: Client, down: State, memory: State) -> tuple[State, State]:
         """A client trains this layer and those after it, and sends this one."""
@@ -144,7 +159,7 @@ class FedMA(Algorithm):
         context = objective.context(client, given, memory)
         trained = client.train({"params": free, "buffers": frozen}, objective, context)
         whole = {name: trained.model["params"].get(name, value) for name, value in model.items()}
-        upload = {"params": _layer(whole, layer), "sender": {"tag": client.key}}
+        upload = {"params": _layer(whole, layer), SENDERS: {"tag": client.key}}
         memory = {**memory, OWN: _blank(whole) if last else whole}
         if START in memory:
             memory[START] = _blank(whole) if last else start
@@ -157,27 +172,30 @@ class FedMA(Algorithm):
 
     def _combine(self, layer: int, hub: State, inbox: Inbox) -> State:
         """The hub with this layer fused, and with who was matched to which of its units."""
-        heard = _heard(inbox, None if layer == 0 else hub[MATCHING]["tag"])
+        params = hub["params"]
+        hub = {**hub, **_nobody(params)} if layer == 0 else hub
+        heard = _heard(inbox, None if layer == 0 else hub[SENDERS]["tag"])
         if not len(heard):
             return hub
-        messages, params = tree.index(inbox.messages, heard), hub["params"]
+        messages = tree.index(inbox.messages, heard)
         if layer == self.layers - 1:
             fused = _by_class(messages["params"], messages["classes"]["rows"])
-            return {**hub, "params": {**params, **fused}, MATCHING: _nobody(params)}
+            return {**hub, "params": {**params, **fused}, **_nobody(params)}
         units = _units(messages["params"])
-        before = units[0].shape[0]
+        width = len(units[0])
         prior = Prior(self.sigma, self.sigma0, self.gamma, self.kappa)
-        places, count = match(units, prior, self._most(before), self.sweeps)
-        totals, counts = sums(units, places, count)
-        fused = _layer_of(self._mean(totals, counts), messages["params"])
-        following = _name(params, layer + 1)
-        grown = torch.arange(count, device=heard.device).clamp(max=before)
-        renewed = {**params, **fused, following: reordered(params[following], before, grown)}
-        table = torch.full((len(units), count), before, device=heard.device)
-        for row, own in enumerate(places):
-            table[row, torch.from_numpy(own).to(heard.device)] = torch.arange(before, device=heard.device)
-        matching = {"tag": messages["sender"]["tag"], "sources": table}
-        return {**hub, "params": renewed, MATCHING: matching}
+        places, count = match(units, prior, self._most(width), self.sweeps)
+        fused = _layer_of(self._mean(*sums(units, places, count)), messages["params"])
+        # Should nobody be heard of the next layer, the hub's own goes with the units that are new.
+        name, following = (_name(params, one) for one in (layer, layer + 1))
+        own = torch.arange(count, device=heard.device).clamp(max=width)
+        table = torch.from_numpy(sources(places, count)).to(heard.device)
+        return {
+            **hub,
+            "params": {**params, **fused, following: reordered(params[following], width, own)},
+            SENDERS: messages[SENDERS],
+            SOURCES: {**hub[SOURCES], name: table},
+        }
 
     def _most(self, units: int) -> int:
         """How many units a layer may have that has some now."""
@@ -238,36 +256,40 @@ def _blank(params: Params) -> Params:
     return {name: value.new_zeros([0] * value.ndim) for name, value in params.items()}
 
 
-def _nobody(params: Params) -> Params:
-    """The table of who was matched to which unit, before anybody was."""
+def _nobody(params: Params) -> State:
+    """What a hub knows of senders before it heard any."""
     device = next(iter(params.values())).device
     none = torch.zeros(0, dtype=torch.int64, device=device)
-    return {"tag": none, "sources": none[:, None]}
+    hidden = range(len(tree.weight_layers(params)) - 1)
+    return {SENDERS: {"tag": none}, SOURCES: {_name(params, layer): none[:, None] for layer in hidden}}
 
 
 def _continued(layer: int, own: Params, down: State, tag: Tensor) -> Params:
-    """A client's own model with the layer before this one as it was fused, and this one's columns in order."""
-    fused, matching, name = down["params"], down[MATCHING], _name(own, layer)
+    """A client's own model with the layer before this one as it was fused, and this one's columns so."""
+    fused, name = down["params"], _name(own, layer)
     units, width = len(_weight(own, layer - 1)), len(_weight(fused, 0))
-    sources = torch.arange(width, device=tag.device).clamp(max=units)
-    if len(matching["tag"]):
-        mine = matching["tag"] == tag
-        sources = torch.where(mine.any(), (mine[:, None] * matching["sources"]).sum(0), sources)
-    return {**own, **fused, name: reordered(own[name], units, sources)}
+    (table,) = down[SOURCES].values()
+    own_units = torch.arange(width, device=tag.device).clamp(max=units)
+    if len(table):
+        mine = down[SENDERS]["tag"] == tag
+        own_units = torch.where(mine.any(), (mine[:, None] * table).sum(0), own_units)
+    return {**own, **fused, name: reordered(own[name], units, own_units)}
 
 
 def _heard(inbox: Inbox, known: Tensor | None) -> Tensor:
-    """The messages to combine, most data first: those whose senders were heard in this round from its start."""
+    """The messages to combine, most data first: of senders that were heard since the round began."""
     order = inbox.weights.argsort(descending=True, stable=True)
     counts = inbox.weights[order] > 0
     if known is not None:
-        counts &= torch.isin(inbox["sender"]["tag"][order], known)
+        counts &= torch.isin(inbox[SENDERS]["tag"][order], known)
     return order[counts]
 
 
 def _units(stacked: Params) -> Sequence[Floats]:
     """[units, size] of every message: the incoming weights of each unit, and its bias, in float64."""
-    rows = torch.cat([value.flatten(2) if value.ndim > 2 else value[..., None] for value in stacked.values()], 2)
+    rows = torch.cat(
+        [value.flatten(2) if value.ndim > 2 else value[..., None] for value in stacked.values()], 2
+    )
     return [np.asarray(one) for one in rows.double().cpu().numpy()]
 
 

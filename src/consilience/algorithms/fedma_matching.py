@@ -55,7 +55,7 @@ def match(units: Sequence[Floats], prior: Prior, most: int, sweeps: int) -> tupl
     """
     first, *others = units
     atoms = _Atoms(first.copy(), np.ones(len(first)))
-    places = [np.arange(len(first))]
+    places: list[IntArray] = [np.arange(len(first), dtype=np.int64)]
     for one in others:
         places.append(atoms.best(one, prior, len(units), most))
         atoms.add(one, places[-1])
@@ -78,6 +78,14 @@ def sums(units: Sequence[Floats], places: Sequence[IntArray], atoms: int) -> tup
     return totals, counts
 
 
+def sources(places: Sequence[IntArray], atoms: int) -> IntArray:
+    """[clients, atoms] which of its units each client has in an atom; their number where it has none."""
+    table = np.full((len(places), atoms), len(places[0]), dtype=np.int64)
+    for row, own in zip(table, places, strict=True):
+        row[own] = np.arange(len(own))
+    return table
+
+
 @dataclass
 class _Atoms:
     """Common units: the sums of those that were matched, and their numbers."""
@@ -92,14 +100,16 @@ class _Atoms:
         squares, own = (sums**2).sum(1), (units**2).sum(1)[:, None] / noise**2
         together = squares + 2 * (units @ sums.T) / noise + own
         popular = np.minimum(self.counts, MOST_POPULAR)
-        odds = np.log(popular / np.maximum(clients - popular, 1))  # without its own it is no more than all others
+        odds = np.log(
+            popular / np.maximum(clients - popular, 1)
+        )  # without its own it is no more than all others
         known = together / (precision + 1 / noise) - squares / precision + prior.kappa * odds
         room = min(len(units), most - len(self.counts))
         later = 2 * np.log(prior.gamma / clients) - 2 * np.log(np.arange(1, room + 1))
         new = own / (1 / spread + 1 / noise) + later
         rows, columns = linear_sum_assignment(np.hstack([known, new]), maximize=True)
         chosen = columns[np.argsort(rows)]
-        fresh = chosen >= len(self.counts)  # which is the first new one makes no difference: it is the first unit
+        fresh = chosen >= len(self.counts)  # in any order they gain the same: theirs is that of the units
         return np.where(fresh, len(self.counts) + np.cumsum(fresh) - 1, chosen)
 
     def add(self, units: Floats, places: IntArray) -> None:

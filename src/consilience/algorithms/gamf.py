@@ -27,7 +27,9 @@ class GAMF(Method):
     paper: ClassVar[str] = "Liu, Lou, Ji, Yan, Zhao, ICML 2022"
     family: ClassVar[Family] = "matching"
     formula: ClassVar[str] = "W_l = sum_k p_k U_kl' W_kl U_k(l-1), U by graduated assignment of all models"
-    choose: ClassVar[str] = "When clients' hidden units may have drifted into other orders, at FedAvg's bytes."
+    choose: ClassVar[str] = (
+        "When clients' hidden units may have drifted into other orders, at FedAvg's bytes."
+    )
     sweeps: int = 50
     contrastive: float | None = None
     """The weight of MOON's loss on the clients; None: they train as in FedAvg."""

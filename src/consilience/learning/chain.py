@@ -66,7 +66,7 @@ def reordered(weight: Tensor, units: int, sources: Tensor) -> Tensor:
     Args:
         weight: [outputs, columns, ...] of a linear or convolutional layer.
         units: How many units the layer before had.
-        sources: [new units] which of them each new unit was; `units` for one that is new, whose columns are 0.
+        sources: [new units] which of them each unit was; `units` for a new one, whose columns are 0.
     """
     columns = by_unit(weight, units)
     padded = nn.functional.pad(columns, (0, 0, 0, 1))

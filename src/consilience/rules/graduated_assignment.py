@@ -2,7 +2,7 @@
 
 Liu, Lou, Ji, Yan, Zhao: Deep Neural Network Fusion via Graph Matching with Applications to Model Ensemble and
 Federated Learning (ICML 2022; GAMF). Networks are graphs: units are nodes, weights are edges. A matrix U_i^l
-says which common unit each unit of model i's hidden layer l is; that of inputs and of outputs is the identity.
+says which common unit each unit of model i's hidden layer l is; inputs and outputs have the identity.
 In every sweep, layer after layer, with the others as they stand,
 
     K_ij = exp(-d(in_i, in_j) / 2) + exp(-d(out_i, out_j) / 2)      for every pair of models,
@@ -85,9 +85,7 @@ class GraduatedAssignment(Rule):
         merged: Params = {}
         for number, names in enumerate(tree.weight_layers(old)):
             for name in names:
-                moved = [
-                    one.moved(number, name, own) for one, own in zip(models, places, strict=True)
-                ]
+                moved = [one.moved(number, name, own) for one, own in zip(models, places, strict=True)]
                 mean = sum(share * value for share, value in zip(shares, moved, strict=True))
                 assert isinstance(mean, Tensor)
                 merged[name] = mean.to(old[name].dtype)
