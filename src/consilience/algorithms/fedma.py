@@ -298,7 +298,7 @@ def _layer_of(units: Floats, like: Params) -> Params:
     values = torch.from_numpy(units)
     sizes = [value[0, 0].numel() for value in like.values()]
     parts = zip(like.items(), torch.split(values, sizes, 1), strict=True)
-    return {name: part.reshape(-1, *value.shape[2:]).to(value) for (name, value), part in parts}
+    return {name: part.reshape(-1, *value.shape[2:]).to(value).contiguous() for (name, value), part in parts}
 
 
 def _by_class(stacked: Params, rows: Tensor) -> Params:
