@@ -25,8 +25,9 @@ exchange is left out until the next round.
 
 Deviations: clients are matched in the order of their data, most first, not in a random one, so that nothing
 depends on draws or on who is called first; kappa is 2, as in the paper (the release has 1). With MOON's loss
-on clients (`contrastive`, its weight, as SWA's tables have it) the model at the start of the round is the
-global one. States change their shapes, so seeds and swept numbers run one after the other.
+on clients (`contrastive`, its weight, as SWA's tables have it) the global model is that of the round's start,
+and a client's earlier ones are those of first exchanges, before any layer was fused: later ones have the hub's
+features. States change their shapes, so seeds and swept numbers run one after the other.
 """
 
 from __future__ import annotations
@@ -160,14 +161,12 @@ class FedMA(Algorithm):
         trained = client.train({"params": free, "buffers": frozen}, objective, context)
         whole = {name: trained.model["params"].get(name, value) for name, value in model.items()}
         upload = {"params": _layer(whole, layer), SENDERS: {"tag": client.key}}
-        memory = {**memory, OWN: _blank(whole) if last else whole}
+        if last:
+            upload["classes"] = {"rows": class_rows(client, len(_weight(whole, layer)))}
+        kept = objective.finish(client, given, trained, memory)[1] if layer == 0 else {}
+        memory = {**memory, **kept, OWN: _blank(whole) if last else whole}
         if START in memory:
             memory[START] = _blank(whole) if last else start
-        if last:
-            complete = trained._replace(model={"params": whole, "buffers": {}})
-            _, kept = objective.finish(client, given, complete, memory)
-            upload["classes"] = {"rows": class_rows(client, len(_weight(whole, layer)))}
-            memory |= kept
         return upload, memory
 
     def _combine(self, layer: int, hub: State, inbox: Inbox) -> State:

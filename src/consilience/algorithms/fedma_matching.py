@@ -45,7 +45,7 @@ class Prior:
 
 
 def match(units: Sequence[Floats], prior: Prior, most: int, sweeps: int) -> tuple[list[IntArray], int]:
-    """The atom of every unit of every client, and how many atoms there are.
+    """The atom of every unit of every client, and how many atoms there are; the first client's come first.
 
     Args:
         units: [units, size] the incoming weights of each client's units; those of the first come first.
@@ -66,7 +66,14 @@ def match(units: Sequence[Floats], prior: Prior, most: int, sweeps: int) -> tupl
             places = [kept[own] for own in places]  # what this client had may be gone
             places[client] = atoms.best(one, prior, len(units), most)
             atoms.add(one, places[client])
-    return places, len(atoms.counts)
+    return _numbered(places, len(atoms.counts)), len(atoms.counts)
+
+
+def _numbered(places: Sequence[IntArray], atoms: int) -> list[IntArray]:
+    """The same atoms with other numbers: those of the first client's units first, in their order."""
+    order = np.concatenate([places[0], np.setdiff1d(np.arange(atoms), places[0])])
+    numbers = np.argsort(order)
+    return [numbers[own] for own in places]
 
 
 def sums(units: Sequence[Floats], places: Sequence[IntArray], atoms: int) -> tuple[Floats, Floats]:
