@@ -63,10 +63,10 @@ def fuse(network, algorithm, models, *, rows=None, skipped=()):
 
 
 # 1
-@pytest.mark.parametrize("name", ["mlp", "lenet5", "vgg11", "vgg11-gamf"])
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "vgg11"])
 def test_permuted_copies_fuse_to_the_same_function(network, name):
     one = network(name)
-    fused = fuse(one, FedMA(max_growth=0), one.permuted(2))["params"]
+    fused = fuse(one, FedMA(max_growth=0, sweeps=1), one.permuted(2))["params"]
     assert {n: v.shape for n, v in fused.items()} == {n: v.shape for n, v in one.params.items()}
     assert_close(one(fused), one(one.params), rtol=1e-9, atol=1e-12)
 

@@ -26,8 +26,8 @@ exchange is left out until the next round.
 Deviations: clients are matched in the order of their data, most first, not in a random one, so that nothing
 depends on draws or on who is called first; kappa is 2, as in the paper (the release has 1). With MOON's loss
 on clients (`contrastive`, its weight, as SWA's tables have it) the global model is that of the round's start,
-and a client's earlier ones are those of first exchanges, before any layer was fused: later ones have the hub's
-features. States change their shapes, so seeds and swept numbers run one after the other.
+and a client's earlier ones are those of first exchanges, before any layer was fused: later ones have the
+hub's features. States change their shapes, so seeds and swept numbers run one after the other.
 """
 
 from __future__ import annotations

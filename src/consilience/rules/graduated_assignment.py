@@ -79,7 +79,7 @@ class GraduatedAssignment(Rule):
     def merge(self, old: Params, inbox: Inbox) -> Params:
         order = inbox.weights.argsort(descending=True, stable=True)
         heard = order[inbox.weights[order] > 0]  # most data first
-        models = [_Model.of({name: value[row] for name, value in inbox["params"].items()}) for row in heard]
+        models = [Layers.of({name: value[row] for name, value in inbox["params"].items()}) for row in heard]
         places = self.match(models)
         shares = inbox.weights[heard]
         merged: Params = {}
@@ -91,7 +91,7 @@ class GraduatedAssignment(Rule):
                 merged[name] = mean.to(old[name].dtype)
         return {name: merged[name] for name in old}
 
-    def match(self, models: Sequence[_Model]) -> list[list[Tensor]]:
+    def match(self, models: Sequence[Layers]) -> list[list[Tensor]]:
         """Which of its own units each model has in the place of each common one, by hidden layer."""
         alike = [[torch.full_like(eye, 1 / len(eye)) for eye in one.identities()] for one in models[1:]]
         soft = [models[0].identities(), *alike]
@@ -102,7 +102,7 @@ class GraduatedAssignment(Rule):
                 break
         return [[_permutation(one) for one in own] for own in soft]
 
-    def _sweep(self, models: Sequence[_Model], soft: list[list[Tensor]], tau: float) -> float:
+    def _sweep(self, models: Sequence[Layers], soft: list[list[Tensor]], tau: float) -> float:
         """Renew all matrices but the first model's; gives the largest change or distance from 0 and 1."""
         farthest = 0.0
         for layer in range(len(soft[0])):
@@ -137,7 +137,7 @@ class GraduatedAssignment(Rule):
 
 
 @dataclass(frozen=True)
-class _Model:
+class Layers:
     """A model's layers, in its own type: what is compared need not be exact, and costs width^2 products."""
 
     params: Params
@@ -147,7 +147,7 @@ class _Model:
     """[outputs, 1], or [outputs, 0] where a layer has none."""
 
     @classmethod
-    def of(cls, params: Params) -> _Model:
+    def of(cls, params: Params) -> Layers:
         """The layers of a model's parameters."""
         weights: list[Tensor] = []
         biases: list[Tensor] = []
