@@ -30,7 +30,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from consilience import tree
+from consilience import aggregate, tree
 from consilience.errors import UserError
 from consilience.learning.chain import NEEDS_CHAIN, by_unit
 from consilience.rules.base import Rule
@@ -80,16 +80,13 @@ class GraduatedAssignment(Rule):
         order = inbox.weights.argsort(descending=True, stable=True)
         heard = order[inbox.weights[order] > 0]  # most data first
         models = [Layers.of({name: value[row] for name, value in inbox["params"].items()}) for row in heard]
-        places = self.match(models)
-        shares = inbox.weights[heard]
-        merged: Params = {}
-        for number, names in enumerate(tree.weight_layers(old)):
-            for name in names:
-                moved = [one.moved(number, name, own) for one, own in zip(models, places, strict=True)]
-                mean = sum(share * value for share, value in zip(shares, moved, strict=True))
-                assert isinstance(mean, Tensor)
-                merged[name] = mean.to(old[name].dtype)
-        return {name: merged[name] for name in old}
+        pairs = list(zip(models, self.match(models), strict=True))
+        in_order = {
+            name: torch.stack([model.moved(number, name, places) for model, places in pairs])
+            for number, names in enumerate(tree.weight_layers(old))
+            for name in names
+        }
+        return aggregate.mean(in_order, inbox.weights[heard])
 
     def match(self, models: Sequence[Layers]) -> list[list[Tensor]]:
         """Which of its own units each model has in the place of each common one, by hidden layer."""
@@ -173,8 +170,8 @@ class Layers:
         return torch.cat([incoming.flatten(1), self.biases[layer]], 1), outgoing.transpose(0, 1).flatten(1)
 
     def moved(self, layer: int, name: str, places: Sequence[Tensor]) -> Tensor:
-        """One parameter of a layer, in float64 and in the common orders."""
-        value = self.params[name].double()
+        """One parameter of a layer in the common orders."""
+        value = self.params[name]
         if value.ndim > 1 and layer > 0:
             value = by_unit(value, len(places[layer - 1]))[:, places[layer - 1]].reshape(value.shape)
         return value[places[layer]] if layer < len(places) else value
