@@ -19,6 +19,7 @@ from consilience.learning.solvers import SGD
 from consilience.method import Composed
 from consilience.models import MLP
 from consilience.objectives.proximal import Proximal
+from consilience.rules.base import Rule
 from consilience.rules.graduated_assignment import STILL, GraduatedAssignment, Layers, distances, sinkhorn
 
 SIZES = [5, 9, 2]
@@ -187,6 +188,21 @@ def test_the_rule_goes_with_other_parts(featured, play):
 def test_it_refuses_what_it_cannot_do(featured, changes, reason):
     with pytest.raises(UserError, match=reason):
         simulate(replace(featured(), **changes), [(GAMF(), SGD(0.1))])
+
+
+def test_any_rule_that_looks_at_numbers_is_for_servers(featured, play):
+    class First(Rule):
+        name = "first"
+        ordinary = True
+
+        def merge(self, old, inbox):
+            heaviest = int(inbox.weights.argmax())  # which no `vmap` would allow
+            return {name: value[heaviest] for name, value in inbox["params"].items()}
+
+    one = play(featured(), Composed(rule=First()), 4)
+    assert all(value.isfinite().all() for value in one.hub["params"].values())
+    with pytest.raises(UserError, match="takes a server"):
+        simulate(replace(featured(), topology=Ring()), [(Composed(rule=First()), SGD(0.1))])
 
 
 @pytest.mark.parametrize("changes", [{"sweeps": 0}, {"hot": 0.0}, {"cold": -1.0}, {"scalings": 0}])

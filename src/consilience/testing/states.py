@@ -24,10 +24,8 @@ Result = TypeVar("Result")
 
 
 def states_are_named_tensors(subject: Subject) -> None:
-    """Hubs, memories and messages are dicts of dicts of tensors, and their schemas never change.
-
-    Those of a method that says so (`reshapes`) may change their shapes, and nothing else.
-    """
+    """Hubs, memories and messages are dicts of dicts of tensors, and their schemas never change."""
+    # Of a method that says so the shapes may, and nothing else.
     for topology in subject.topologies[:2]:
         list(watch_rounds(subject, topology, _Schemas(shapes=not subject.algorithm.reshapes())))
 
