@@ -222,6 +222,28 @@ SETTINGS = {
         "cifar10",
         {**MOON_PARTIES, "model": "vgg11", "local": local(256, 2), "solver": sgd(0.0005, 0.9)},
     ),
+    "fedma": Setting(
+        "Wang et al., CIFAR-10",
+        "cifar10",
+        {
+            "partition": {"name": "dirichlet_class", "alpha": 0.5},
+            "clients": 16,
+            "model": {"name": "vgg11", "batch_norm": False},
+            "local": local(64, 1),
+            "solver": sgd(0.01, 0.9, 1e-4),
+        },
+        "VGG-11 instead of VGG-9",
+    ),
+    "gamf": Setting(
+        "SWA's comparison, CIFAR-10",
+        "cifar10",
+        {
+            **MOON_PARTIES,
+            "model": {"name": "vgg11", "batch_norm": False, "bias": False},
+            "local": local(256, 2),
+            "solver": sgd(0.0005, 0.9),
+        },
+    ),
     "fagh": Setting("Sen, Qin, Krishna Mohan, Fashion-MNIST", "fashion-mnist", FAGH),
     "giant": Setting(
         "FAGH's comparison, Fashion-MNIST",

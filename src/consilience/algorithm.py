@@ -106,6 +106,9 @@ class Phase(NamedTuple):
     """Whether, on a graph, every node answers each neighbour whom it heard in the exchange before: `local`
     gets that neighbour's message and what the node remembers of it (`init_link`), and what it uploads goes to
     that neighbour alone. What hubs would broadcast is not asked."""
+    ordinary: bool = False
+    """Whether `combine` is ordinary code, for servers alone: it is called for one hub at a time and may look
+    at numbers, leave torch, and change the shapes of the hub's tensors (`Algorithm.reshapes`)."""
 
     def travelling(self, upload: State) -> State:
         """What is sent of an upload."""
@@ -138,6 +141,8 @@ class Conditions:
     """Whether some clients train for fewer epochs than others."""
     redrawn: bool = False
     """Whether nodes get other neighbours during the run."""
+    unmatchable: str | None = None
+    """What keeps hidden units of the model from changing places, in a few words; None where they can."""
     problem: Problem = field(default_factory=Classification)
     """What is to be learned."""
 
@@ -147,6 +152,7 @@ Family = Literal[
     "curvature and statistics",
     "drift correction",
     "server optimisers",
+    "matching",
     "personalisation",
     "references",
 ]
@@ -184,6 +190,17 @@ class Algorithm(ABC):
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         """The algorithm for inputs of a shape and a number of classes; most need to know neither."""
         return self
+
+    def for_model(self, model: State) -> Algorithm:
+        """The algorithm for models of the form of this one; most need not know it."""
+        return self
+
+    def reshapes(self) -> bool:
+        """Whether states change their shapes in the course of a run.
+
+        Two such federations have nothing in common that could be stacked: replicas run one after the other.
+        """
+        return False
 
     def quick(self) -> Algorithm:
         """An algorithm with the same messages and less work, for where only their sizes matter."""
@@ -274,6 +291,12 @@ class Wrapper(Algorithm):
 
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         return self.around(self.inner.for_data(inputs, classes))
+
+    def for_model(self, model: State) -> Algorithm:
+        return self.around(self.inner.for_model(model))
+
+    def reshapes(self) -> bool:
+        return self.inner.reshapes()
 
     def quick(self) -> Algorithm:
         return self.around(self.inner.quick())

@@ -87,13 +87,14 @@ class Method(SingleExchange):
         return {**hub, **server, "params": params, "buffers": inbox.buffers()}
 
     def phases(self) -> tuple[Phase, ...]:
-        objective = self.parts().objective
+        objective, rule = self.parts().objective, self.parts().rule
         training = Phase(
             self.broadcast,
             self.local,
             self.combine,
             rebuilt=objective.rebuilt(),
             receive=objective.receive,
+            ordinary=rule.ordinary,
         )
         if not objective.gradients_first:
             return (training,)

@@ -27,8 +27,9 @@ from consilience.exchange.cohort import LocalWork
 from consilience.graphs.star import Star
 from consilience.learning.batches import Visit, training_plan
 from consilience.learning.solvers import SGD, Solver
-from consilience.models import MLP
-from consilience.types import Params, State
+from consilience.learning.task import Task
+from consilience.models import MLP, VGG11, LeNet5, ModelSpec
+from consilience.types import Batch, Params, State
 
 FEATURES, CLASSES = 6, 3
 
@@ -236,7 +237,7 @@ def centralised() -> Callable[..., Params]:
 
 @dataclass(frozen=True)
 class Learned:
-    """What a method learned on real digits, over three seeds."""
+    """What a method learned on real digits, over some seeds."""
 
     rise: float
     """Mean test accuracy above the initial model's."""
@@ -245,14 +246,14 @@ class Learned:
 
 
 @functools.cache
-def _digits_accuracy(method: Algorithm, solver: Solver, rounds: int) -> tuple[float, float]:
+def _digits_accuracy(method: Algorithm, solver: Solver, rounds: int, seeds: int) -> tuple[float, float]:
     """Mean test accuracy before and after, of ten clients with two digits each."""
     digits = load("mnist-sample")
     labels = digits.targets.numpy()
     where = Scene(
         dataset=digits,
         build=lambda: MLP((64,)).build(digits.shape, 10),
-        partitions={seed: partition(ShardsTwoClasses(), labels, 10, seed) for seed in range(3)},
+        partitions={seed: partition(ShardsTwoClasses(), labels, 10, seed) for seed in range(seeds)},
         topology=Star(),
         work=LocalWork(1, None, 32),
         participation=10,
@@ -271,9 +272,71 @@ def _digits_accuracy(method: Algorithm, solver: Solver, rounds: int) -> tuple[fl
 def learned() -> Callable[..., Learned]:
     """Trains a method on the bundled digits, two classes a client, and FedAvg beside it."""
 
-    def learn(method: Algorithm, solver: Solver | None = None, rounds: int = 8) -> Learned:
+    def learn(method: Algorithm, solver: Solver | None = None, rounds: int = 8, seeds: int = 3) -> Learned:
         solver = solver or SGD(0.05)
-        before, after = _digits_accuracy(method, solver, rounds)
-        return Learned(after - before, _digits_accuracy(FedAvg(), solver, rounds)[1] - after)
+        before, after = _digits_accuracy(method, solver, rounds, seeds)
+        return Learned(after - before, _digits_accuracy(FedAvg(), solver, rounds, seeds)[1] - after)
 
     return learn
+
+
+def _permuted(params: Params, random: torch.Generator) -> Params:
+    """The same network with the units of every hidden layer in another order."""
+    moved, order = dict(params), None
+    *hidden, last = tree.weight_layers(params)
+    for names in (*hidden, last):
+        for name in names:
+            value = moved[name]
+            if value.ndim > 1 and order is not None:
+                value = value.reshape(len(value), len(order), -1)[:, order].reshape(value.shape)
+            moved[name] = value
+        if names != last:
+            order = torch.randperm(len(moved[names[0]]), generator=random)
+            moved |= {name: moved[name][order] for name in names}
+    return moved
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model as a function of its parameters, on some inputs."""
+
+    task: Task
+    model: State
+    batch: Batch
+
+    def __call__(self, params: Params) -> torch.Tensor:
+        return self.task.forward({"params": params, "buffers": {}}, self.batch, training=False).prediction
+
+    @property
+    def params(self) -> Params:
+        return self.model["params"]
+
+    def permuted(self, count: int, seed: int = 0) -> list[Params]:
+        """Networks that compute the same, with their hidden units in other orders."""
+        random = torch.Generator().manual_seed(seed)
+        return [_permuted(self.params, random) for _ in range(count)]
+
+
+CHAINS: dict[str, tuple[ModelSpec, tuple[int, ...]]] = {
+    "mlp": (MLP((20, 15)), (6,)),
+    "lenet5": (LeNet5(), (3, 32, 32)),
+    "vgg11": (VGG11(batch_norm=False), (3, 32, 32)),
+    "vgg11-gamf": (VGG11(batch_norm=False, bias=False), (3, 32, 32)),
+}
+
+
+@pytest.fixture
+def network() -> Callable[..., Network]:
+    """Makes a network whose hidden units can change places, and some inputs."""
+
+    def make(name: str, dtype: torch.dtype = torch.float64) -> Network:
+        spec, shape = CHAINS[name]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = spec.build(shape, CLASSES)
+            inputs = torch.randn(4, *shape, dtype=dtype)
+        task = Task(module, dtype)
+        rows = torch.zeros(4, dtype=torch.int64)
+        return Network(task, task.weights_of(module), Batch(inputs, rows, inputs.new_ones(4), rows[0]))
+
+    return make

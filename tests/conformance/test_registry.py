@@ -14,6 +14,7 @@ from consilience.algorithms.dpsgd import DPSGD
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.feddane import FedDANE
+from consilience.algorithms.fedma import FedMA
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.fedsso import FedSSO
 from consilience.algorithms.giant import GIANT
@@ -55,6 +56,8 @@ CASES: dict[str, Algorithm] = {
     "hwa-all-printed": HWA("all", "as_printed", "ggn", norm_scope="model"),
     "fagh-bias0": FAGH(row_index="bias0", curvature="as_printed"),
     "fagh-max_diag": FAGH(row_index="max_diag"),
+    "fedma-square": FedMA(max_growth=0, fused="map"),
+    "fedma-contrastive": FedMA(max_growth=0, contrastive=1.0),
     "swa-renyi0.5": SWA("renyi0.5"),
     "swa-printed": SWA("renyi2", "as_printed", standardise=True),
     "swa-raw": SWA(sign="raw", standardise=True),

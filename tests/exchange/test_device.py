@@ -16,7 +16,7 @@ from consilience.exchange.address import Address
 from consilience.exchange.cohort import LocalWork
 from consilience.exchange.device import device_client
 from consilience.exchange.inbox import Arrival, make_inbox, screened
-from consilience.exchange.schemas import schemas_of
+from consilience.exchange.schemas import dry_run, idle_client, schemas_of
 from consilience.graphs import Star
 from consilience.learning.batches import Pool
 from consilience.testing import prepare
@@ -24,6 +24,7 @@ from consilience.testing.federation import SIZES, Layout, Subject, simulation_of
 from consilience.transforms.compressed import Compressed
 from consilience.transforms.noised import Noised
 
+CPU = torch.device("cpu")
 WORK = LocalWork(epochs=2, steps=None, batch_size=4, stragglers=0.5, lr_decay=0.9)
 CASES: dict[str, Algorithm] = {
     name: method()
@@ -55,9 +56,12 @@ def federate(subject: Subject, algorithm: Algorithm, rounds: int) -> dict[str, d
         in_force = algorithm.at(round_number)
         phases = algorithm.setup() if setup else in_force.phases()
         forms = schemas_of(in_force, world.task, subject.solver, WORK, model, peer=False, setup=setup)
+        nobody, blank = idle_client(world.task, subject.solver, WORK, CPU, peer=False), memories[0]
         for index in range(len(phases)):
             phase, form = Address(round_number, index, setup).phase(algorithm), forms[index]
             down, arrivals = phase.broadcast(hub), []
+            if algorithm.reshapes():
+                form, _, blank = dry_run(phase, nobody, down, blank)
             assert tree.Schema.of(down) == form.download
             for number in cohort_of(world, round_number).sampled[0]:
                 client = device_client(
@@ -87,8 +91,8 @@ def _rows(world):
 @pytest.mark.parametrize("case", CASES)
 def test_devices_and_a_hub_that_exchange_bytes_are_the_simulation_bit_for_bit(case):
     subject = prepare(CASES[case])
-    algorithm = CASES[case].for_data((6,), 3)
     simulation = simulation_of(subject, Layout(work=WORK))
+    algorithm = CASES[case].for_data((6,), 3).for_model(tree.index(simulation.world.initial[0], 0))
     for _ in range(3):
         simulation.step(evaluate=False)
     expected = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,15 @@ def test_every_method_resumes_bit_by_bit(
     method = METHODS.get(name, FedAvg)()
     everybody = name == "dechw*" or method.refuse(setting(topology, unreliable=True))
     some = 1.0 if everybody else 3  # e.g. frozen curvature needs everybody
+    seeds = [0] if method.reshapes() else [0, 1]
     config = configure(
-        method=entry, topology=topology, rounds=4, participation=some, checkpoint={"every": 2}, seeds=[0, 1]
+        method=entry, topology=topology, rounds=4, participation=some, checkpoint={"every": 2}, seeds=seeds
     )
     whole = experiment.run(config)
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
         experiment.run(config, folder=folder, listener=stop_after(3))
-    assert len(lines(folder.path / METRICS)) == 6
+    assert len(lines(folder.path / METRICS)) == 3 * len(seeds)
     resumed = experiment.run(config, folder=folder, existing="resume")
     assert timeless(resumed.records) == timeless(whole.records)
     assert resumed.clients == whole.clients
@@ -71,6 +73,37 @@ def test_every_method_resumes_bit_by_bit(
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert resumed.digest == whole.digest
+
+
+def test_models_that_grow_run_apart_and_resume_in_the_shapes_that_they_had(
+    tmp_path: Path,
+    configure: Callable[..., Config],
+    stop_after: Callable[[int], Listener],
+):
+    config = configure(
+        method={"name": "fedma", "gamma": [7.0, 50.0], "max_growth": 3, "label": "grown"},
+        seeds=[0, 1],
+        rounds=4,
+        checkpoint={"every": 2},
+    )
+    whole = experiment.run(config)
+    names = [f"star grown gamma={gamma} seed {seed}" for gamma in (7.0, 50.0) for seed in (0, 1)]
+    assert list(whole.models) == names
+    assert {(one["method"], one["seed"]) for one in whole.records} == {
+        (f"grown gamma={gamma}", seed) for gamma in (7.0, 50.0) for seed in (0, 1)
+    }
+    assert [summary.method for summary in whole.summaries] == ["grown gamma=7.0", "grown gamma=50.0"]
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config, folder=folder, listener=stop_after(11))
+    saved = folder.load_checkpoint()
+    assert saved is not None
+    assert saved.arm == 2
+    assert saved.state["hub.params/body.1.weight"].shape == (1, 14, 5)  # 8 units, and twice 3 more
+    resumed = experiment.run(config, folder=folder, existing="resume")
+    assert resumed.digest == whole.digest
+    assert resumed.models[names[2]]["params"]["body.1.weight"].shape == (1, 20, 5)
+    assert set(json.loads((folder.path / "partitions.json").read_text())["star"]["seeds"]) == {"0", "1"}
 
 
 def test_a_model_with_batchnorm_and_dropout_resumes_bit_by_bit(

@@ -25,6 +25,7 @@ from consilience.algorithms.feddyn import FedDyn as FedDyn
 from consilience.algorithms.fedexp import FedExP as FedExP
 from consilience.algorithms.fedga import FedGA as FedGA
 from consilience.algorithms.fedlin import FedLin as FedLin
+from consilience.algorithms.fedma import FedMA as FedMA
 from consilience.algorithms.fednova import FedNova as FedNova
 from consilience.algorithms.fedopt import FedAdagrad as FedAdagrad
 from consilience.algorithms.fedopt import FedAdam as FedAdam
@@ -33,6 +34,7 @@ from consilience.algorithms.fedprox import FedProx as FedProx
 from consilience.algorithms.fedsgd import FedSGD as FedSGD
 from consilience.algorithms.fedsso import FedSSO as FedSSO
 from consilience.algorithms.fisher_merge import FisherMerge as FisherMerge
+from consilience.algorithms.gamf import GAMF as GAMF
 from consilience.algorithms.giant import GIANT as GIANT
 from consilience.algorithms.gradient_tracking import GradientTracking as GradientTracking
 from consilience.algorithms.hwa import HWA as HWA

@@ -44,7 +44,7 @@ class _Clock(Listener):
         losses = [line["train_loss"] for line in lines if line["train_loss"] is not None]
         seconds = max(lines[0]["seconds"], 1e-9)
         facts = [
-            f"{arm.setting} {arm.choice.label}",
+            arm.name,
             f"round {lines[0]['round']}/{arm.config.rounds}",
             f"{self.metric.name} {self.metric.shown_with_unit(fmean(scores))}" if scores else "",
             f"loss {fmean(losses):.4f}" if losses else "",

@@ -24,6 +24,7 @@ from consilience.engine.scene import ExecutorName, Scene
 from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
 from consilience.graphs.base import Adjacency
+from consilience.learning import chain
 from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
 from consilience.learning.solvers import Solver
@@ -72,7 +73,7 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     _try(scene, task, model)
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
-    for algorithm, _ in _for_data(scene.dataset, variants):
+    for algorithm, _ in _fitted(scene.dataset, task, variants):
         algorithm.init_hub(model)
         algorithm.init_memory(model)
         algorithm.init_link(model)
@@ -109,11 +110,13 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     A replica is one seed of one variant. They are ordered by variant, then by seed.
     """
     task = _task(scene)
-    variants = _for_data(scene.dataset, variants)
+    variants = _fitted(scene.dataset, task, variants)
     replicas = _replicas(scene, len(variants))
     method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
     solver, solver_numbers = sweeping.merge_variants([s for _, s in variants], scene.dtype, scene.device)
     _refuse(scene, task, variants)
+    if method.reshapes() and len(replicas) > 1:
+        raise UserError(f"{method.label}: its states change their shapes: simulate one replica at a time")
     pool = _pool(scene)
     initial = {seed: _initial(scene, task, seed) for seed in scene.seeds}
     world = World(
@@ -136,11 +139,15 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     return Simulation(world, method)
 
 
-def _for_data(
-    dataset: Dataset, variants: Sequence[tuple[Algorithm, Solver]]
+def _fitted(
+    dataset: Dataset, task: Task, variants: Sequence[tuple[Algorithm, Solver]]
 ) -> list[tuple[Algorithm, Solver]]:
-    """The variants, with methods that know what the data look like."""
-    return [(algorithm.for_data(dataset.shape, dataset.outputs), solver) for algorithm, solver in variants]
+    """The variants, with methods that know what the data and the model look like."""
+    form = task.weights_of(task.skeleton)
+    return [
+        (algorithm.for_data(dataset.shape, dataset.outputs).for_model(form), solver)
+        for algorithm, solver in variants
+    ]
 
 
 def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> Executor:
@@ -280,12 +287,15 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
             stragglers=scene.work.stragglers > 0,
             redrawn=scene.network.redraw_every is not None,
             problem=task.problem,
+            unmatchable=chain.obstacle(task.skeleton),
         )
         reason = algorithm.refuse(conditions)
         if not graph and any(phase.replies for phase in algorithm.phases()):
             reason = reason or "its clients answer neighbours, which takes a graph of peers: set topology"
         if _misplaces_replies(algorithm):
             reason = reason or "replies must follow an exchange of a round in which nodes hear each other"
+        if graph and any(phase.ordinary for phase in algorithm.phases()):
+            reason = reason or "it combines models by code that looks at numbers, which takes a server"
         if scene.network.asynchronous and (len(algorithm.phases()) > 1 or algorithm.setup()):
             reason = reason or "it has several exchanges a round, so its nodes must wake together"
         if reason:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from consilience.algorithm import Algorithm, Phase
+from consilience.client import Client
 from consilience.exchange.cohort import LocalWork
 from consilience.exchange.device import FACTS, client_of, idle
 from consilience.learning.solvers import Solver
@@ -43,6 +44,8 @@ def schemas_of(
     """The schemas of the exchanges of a round, or of those before the first round.
 
     A client is run over no data at all, which costs next to nothing and gives messages of the right form.
+    Where these change their shapes in the course of a run (`Algorithm.reshapes`), a hub asks before every
+    exchange, with what it is about to send: `dry_run`.
 
     Args:
         algorithm: The method in force in the round.
@@ -54,16 +57,35 @@ def schemas_of(
         setup: Whether the exchanges before the first round are meant.
     """
     quick = algorithm.quick()
-    one = torch.ones((), dtype=task.dtype, device=next(iter(model["params"].values())).device)
-    key = torch.zeros_like(one, dtype=torch.int64)
-    facts = {FACTS: {"samples": one, "steps": one, "decay": one, "key": key, "common_key": key}}
-    client = client_of(task, solver, work, facts, idle, peer=peer)
+    client = idle_client(task, solver, work, next(iter(model["params"].values())).device, peer=peer)
     hub, memory, link = quick.init_hub(model), quick.init_memory(model), quick.init_link(model)
     found: list[Exchanged] = []
     heard: State = {}
     for phase in quick.setup() if setup else quick.phases():
-        down = heard if phase.replies else phase.broadcast(hub)
-        upload, after = phase.local(client, down, link if phase.replies else memory)
-        found.append(Exchanged(Schema.of(down), Schema.of(upload), Schema.of(after)))
-        heard = upload
+        if phase.replies:
+            form, heard, link = dry_run(phase, client, heard, link)
+        else:
+            form, heard, memory = dry_run(phase, client, phase.broadcast(hub), memory)
+        found.append(form)
     return tuple(found)
+
+
+def idle_client(task: Task, solver: Solver, work: LocalWork, device: torch.device, *, peer: bool) -> Client:
+    """A client that has no data, for dry runs; the arguments are those of `schemas_of`."""
+    one = torch.ones((), dtype=task.dtype, device=device)
+    key = torch.zeros_like(one, dtype=torch.int64)
+    facts = {FACTS: {"samples": one, "steps": one, "decay": one, "key": key, "common_key": key}}
+    return client_of(task, solver, work, facts, idle, peer=peer)
+
+
+def dry_run(phase: Phase, client: Client, down: State, memory: State) -> tuple[Exchanged, State, State]:
+    """The schemas of one exchange, with an upload and a memory that have them.
+
+    Args:
+        phase: The exchange.
+        client: One without data.
+        down: What the hub is about to send.
+        memory: What a client remembers, as the dry run of the exchange before gave it.
+    """
+    upload, after = phase.local(client, down, memory)
+    return Exchanged(Schema.of(down), Schema.of(upload), Schema.of(after)), upload, after

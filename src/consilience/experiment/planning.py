@@ -36,11 +36,31 @@ class Arm:
     variants: tuple[tuple[Algorithm, Solver], ...]
     labels: tuple[str, ...]
     """What tables call the variants, one for each."""
+    alone: bool = False
+    """Whether it is one of the method's replicas, which cannot share a computation."""
 
     @property
     def name(self) -> str:
         """Names the arm's files."""
+        if self.alone:
+            return f"{self.setting} {self.labels[0]} seed {self.scene.seeds[0]}"
         return f"{self.setting} {self.choice.label}"
+
+    def apart(self) -> list[Arm]:
+        """An arm for every replica where the method's states change their shapes, else the arm itself."""
+        if not self.variants[0][0].reshapes():
+            return [self]
+        return [
+            replace(
+                self,
+                scene=replace(self.scene, partitions={seed: self.scene.partitions[seed]}),
+                variants=(variant,),
+                labels=(label,),
+                alone=True,
+            )
+            for variant, label in zip(self.variants, self.labels, strict=True)
+            for seed in self.scene.seeds
+        ]
 
     def who(self, replica: int) -> tuple[str, int]:
         """The label and the seed of a replica."""
@@ -71,8 +91,8 @@ def plan(config: Config) -> list[Arm]:
                 for solver, second in zip(one.solver.variants, one.solver.labels, strict=True)
             ]
             variants, labels = zip(*pairs, strict=True)
-            arms.append(Arm(setting, one, own_scene, choice, variants, labels))
             check(own_scene, variants)
+            arms += Arm(setting, one, own_scene, choice, variants, labels).apart()
     _check_targets(arms, config.targets or ())
     names = [arm.name for arm in arms]
     if len(set(names)) != len(names):

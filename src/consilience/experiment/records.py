@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,7 +70,10 @@ def client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
 
 def manifests(arms: list[Arm]) -> dict[str, Any]:
     """A digest of the data by setting, and by seed how they were split and a digest of the graph."""
-    scenes = {arm.setting: arm.scene for arm in arms}
+    scenes: dict[str, Scene] = {}
+    for arm in arms:  # an arm may have one of the seeds alone
+        known = scenes.setdefault(arm.setting, arm.scene)
+        scenes[arm.setting] = replace(known, partitions={**known.partitions, **arm.scene.partitions})
     digests = {id(scene.dataset): scene.dataset.digest() for scene in scenes.values()}
     return {
         setting: {

@@ -23,7 +23,10 @@ class Result:
     """The lines of clients.jsonl: every client at the end."""
     summaries: list[MethodSummary]
     models: dict[str, State]
-    """The final models by arm, stacked over variants and seeds (and nodes or clients)."""
+    """The final models by arm, stacked over variants and seeds (and nodes or clients).
+
+    Where models change their shapes, each variant and seed is an arm.
+    """
     metric: Metric
     """The score by which methods are compared."""
     targets: tuple[float, ...]

@@ -9,6 +9,7 @@ from consilience.rules.consensus import Consensus as Consensus
 from consilience.rules.fisher_merge import FisherWeighted as FisherWeighted
 from consilience.rules.gaussianity import Gaussianity as Gaussianity
 from consilience.rules.geometric_median import GeometricMedian as GeometricMedian
+from consilience.rules.graduated_assignment import GraduatedAssignment as GraduatedAssignment
 from consilience.rules.hessian_weighted import HessianWeighted as HessianWeighted
 from consilience.rules.kfac_weighted import KroneckerWeighted as KroneckerWeighted
 from consilience.rules.krum import Krum as Krum

@@ -22,6 +22,8 @@ class Rule(ABC):
     """A way to merge models."""
 
     name: ClassVar[str]
+    ordinary: ClassVar[bool] = False
+    """Whether `merge` is ordinary code that looks at numbers, as `Phase.ordinary` says."""
 
     def init_memory(self, model: State) -> State:
         """The state that a client keeps for this rule between rounds, before its first one."""

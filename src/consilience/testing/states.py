@@ -25,15 +25,17 @@ Result = TypeVar("Result")
 
 def states_are_named_tensors(subject: Subject) -> None:
     """Hubs, memories and messages are dicts of dicts of tensors, and their schemas never change."""
+    # Of a method that says so the shapes may, and nothing else.
     for topology in subject.topologies[:2]:
-        list(watch_rounds(subject, topology, _Schemas()))
+        list(watch_rounds(subject, topology, _Schemas(shapes=not subject.algorithm.reshapes())))
 
 
 class _Schemas(Watch):
     """A watch that compares the schema of every state with that of its first appearance."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shapes: bool) -> None:
         self.known: dict[str, object] = {}
+        self.shapes = shapes
 
     def call(self, place: Place, function: Callable[..., Result], given: tuple[Any, ...]) -> Result:
         result = function(*given)
@@ -60,7 +62,10 @@ class _Schemas(Watch):
             for name, value in params.items():
                 kind = type(value).__name__
                 assert isinstance(value, Tensor), f"{what} has a {kind} at {group}/{name}, not a tensor."
-        tensors = {path: (tuple(v.shape), v.dtype) for path, v in tree.flatten(state).items()}
+        tensors = {
+            path: (tuple(v.shape) if self.shapes else v.ndim, v.dtype)
+            for path, v in tree.flatten(state).items()
+        }
         # Groups without tensors count too: they are part of what others may rely on.
         schema = f"{sorted(state)}, {tensors}"
         before = self.known.setdefault(what, schema)

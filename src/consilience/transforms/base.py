@@ -133,6 +133,8 @@ class Transformed(Wrapper):
         return self.inner.personal_model(hub, self._of_method(memory))
 
     def refuse(self, conditions: Conditions) -> str | None:
+        if self.inner.reshapes():
+            return "an upload is compared with what was broadcast, and these differ in shape"
         return self.inner.refuse(conditions) or self.transform.refuse(conditions)
 
     def _key(self, exchange: int, group: str) -> str:

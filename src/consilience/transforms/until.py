@@ -56,6 +56,12 @@ class Until(Wrapper):
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         return self._each(self.inner.for_data(inputs, classes), self.then.for_data(inputs, classes))
 
+    def for_model(self, model: State) -> Algorithm:
+        return self._each(self.inner.for_model(model), self.then.for_model(model))
+
+    def reshapes(self) -> bool:
+        return self.inner.reshapes() or self.then.reshapes()
+
     def quick(self) -> Algorithm:
         return self._each(self.inner.quick(), self.then.quick())
 
@@ -102,4 +108,6 @@ class Until(Wrapper):
         ]
         if self.inner.setup() or self.then.setup():
             return "a method with an exchange before the first round cannot be followed or follow another"
+        if self.reshapes():
+            return "a method whose states change their shapes cannot be followed or follow another"
         return next(iter(reasons), None)

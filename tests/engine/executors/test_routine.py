@@ -67,9 +67,11 @@ def test_rounds_are_the_same_with_and_without(name, monkeypatch):
     results = []
     for share in (lanes.COPIED_SHARE, 2**63):
         monkeypatch.setattr(lanes, "COPIED_SHARE", share)
-        subject = prepare(METHODS[name]())
+        # A model that grows would have a form of its own in every round.
+        subject = prepare(METHODS[name](**({"max_growth": 0} if name == "fedma" else {})))
+        seeds = range(1 if subject.algorithm.reshapes() else 2)
         layout = Layout(
-            subject.topologies[0], {seed: ragged_partition(SIZES, seed) for seed in range(2)}, lanes=3
+            subject.topologies[0], {seed: ragged_partition(SIZES, seed) for seed in seeds}, lanes=3
         )
         simulation = simulation_of(subject, layout)
         records = [simulation.step() for _ in range(5)]

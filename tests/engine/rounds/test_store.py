@@ -48,6 +48,18 @@ def test_load_gives_what_was_saved_in_any_order_among_initial_rows():
     assert_close(kept.load([5, 4, 2, 1]), memories(51, 40, 20, 1), rtol=0, atol=0)
 
 
+def test_memories_of_other_shapes_take_the_place_of_all_others():
+    kept = store()
+    kept.save([5, 2], memories(50, 20))
+    wide = {"trend": {"w": torch.ones(2, 4, dtype=torch.float64), "n": torch.ones(2, dtype=torch.int64)}}
+    kept.save([2, 3], {**wide, "none": {}})
+    assert_close(kept.load([3, 2]), {**wide, "none": {}}, rtol=0, atol=0)
+    assert_close(kept.load([5]), initial(np.array([5])), rtol=0, atol=0)
+    other = store()
+    other.restore(kept.snapshot())
+    assert_close(other.load([3, 2]), {**wide, "none": {}}, rtol=0, atol=0)
+
+
 def test_what_was_loaded_or_saved_is_a_copy():
     kept, saved = store(), memories(1, 2)
     kept.save([0, 1], saved)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from consilience import tree
 from consilience.client import Fold
 from consilience.exchange.cohort import Cohort
 from consilience.learning.batches import Pool
@@ -28,6 +29,16 @@ class Outcome:
     """[jobs] bool: whether the upload is well-formed, and it and the memory are finite."""
     tally: dict[str, Tensor]
     """[jobs] sums that training logged: `loss` and `rows`."""
+
+
+def one_by_one(function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
+    """What `Executor.map` gives, by calling the function for one row after the other, as ordinary code."""
+    pairs = list(zip(dims, states, strict=True))
+    mapped = (value for dim, state in pairs if dim == 0 for value in tree.flatten(state).values())
+    rows = range(len(next(mapped)))
+    return tree.stack(
+        [function(*(s if dim is None else tree.index(s, row) for dim, s in pairs)) for row in rows]
+    )
 
 
 class Executor(ABC):

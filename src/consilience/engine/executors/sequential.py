@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from consilience import tree
-from consilience.engine.executors.base import Executor, Outcome, Work
+from consilience.engine.executors.base import Executor, Outcome, Work, one_by_one
 from consilience.exchange import screen
 from consilience.exchange.cohort import Cohort
 from consilience.exchange.device import SequentialFold, idle
@@ -27,12 +27,7 @@ class Sequential(Executor):
         *states: State,
         key: Hashable = None,
     ) -> State:
-        pairs = list(zip(dims, states, strict=True))
-        mapped = (value for dim, state in pairs if dim == 0 for value in tree.flatten(state).values())
-        rows = range(len(next(mapped)))
-        return tree.stack(
-            [function(*(s if dim is None else tree.index(s, row) for dim, s in pairs)) for row in rows]
-        )
+        return one_by_one(function, dims, *states)
 
     def clients(
         self,

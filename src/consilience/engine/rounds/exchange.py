@@ -15,7 +15,7 @@ import torch
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.client import Fold
-from consilience.engine.executors.base import Outcome
+from consilience.engine.executors.base import Outcome, one_by_one
 from consilience.engine.rounds.cast import Cast
 from consilience.engine.rounds.listening import Heard, blanked, listen
 from consilience.engine.rounds.mailbox import Mailbox
@@ -72,6 +72,20 @@ def _arranged(uploads: State, place: IntArray, device: torch.device) -> State:
         return tree.reshape_leading(tree.index(uploads, slice(place.size)), 1, *place.shape)
     rows = to_device(place, device)
     return tree.map_leaves(lambda value: value[rows], uploads)
+
+
+def _renewed(known: State, outcome: Outcome) -> State:
+    """The memories of all jobs: new where the upload is sound, else as they were."""
+    new = outcome.memories
+    if not known:
+        return new
+
+    def before(group: str, name: str, like: torch.Tensor) -> torch.Tensor:
+        value = known[group][name]
+        return value if value.shape == like.shape else torch.zeros_like(like)  # it would not fit the others
+
+    old = {group: {n: before(group, n, v) for n, v in params.items()} for group, params in new.items()}
+    return tree.where(outcome.arrived, new, old)
 
 
 def _no_traffic(world: World) -> tuple[Traffic, ...]:
@@ -257,7 +271,7 @@ class Exchange:
             example=partial(work, self.algorithm.quick()),
             key=self.key("local"),
         )
-        store.save(rows, tree.where(outcome.arrived, outcome.memories, known) if known else outcome.memories)
+        store.save(rows, _renewed(known, outcome))
         return outcome
 
     def _combine_apart(self, hub: State, outcome: Outcome, told: Told, heard: Sequence[IntArray]) -> State:
@@ -289,8 +303,10 @@ class Exchange:
             inbox = inbox_of(
                 blanked(messages, samples > 0) if blank else messages, samples, facts["population"]
             )
-            new = self.phase(swept).combine(old, inbox)
-            return tree.where(samples.sum() > 0, new, old)  # nothing heard, nothing changed
+            phase = self.phase(swept)
+            if phase.ordinary:  # what is new may have another form
+                return phase.combine(old, inbox) if bool(samples.any()) else old
+            return tree.where(samples.sum() > 0, phase.combine(old, inbox), old)  # nothing heard, no change
 
         sound = {"facts": {"sound": outcome.arrived}}
         given = {
@@ -302,7 +318,10 @@ class Exchange:
         }
         key = self.key(f"combine, {blank=}")
         messages = _arranged(uploads, place, world.device)
-        return world.executor.map(combine, (0, 0, 0, 0), world.hub_numbers, hub, given, messages, key=key)
+        given_to = (world.hub_numbers, hub, given, messages)
+        if self.form.ordinary:
+            return one_by_one(combine, (0, 0, 0, 0), *given_to)
+        return world.executor.map(combine, (0, 0, 0, 0), *given_to, key=key)
 
     def _combine_on_graph(self, hub: State, heard: Heard) -> State:
         """The nodes' hubs after they combined what they heard."""

@@ -32,6 +32,9 @@ HOST_BYTES = 2**31
 class Column(ABC):
     """One tensor of the memories, a row for every client."""
 
+    shape: torch.Size
+    """The shape of a row."""
+
     @abstractmethod
     def read(self, rows: IntArray) -> Tensor:
         """Some rows, stacked."""
@@ -45,7 +48,8 @@ class Held(Column):
     """Rows in the memory of a device; pages of a host's that were never written take no space."""
 
     def __init__(self, rows: int, like: Tensor, device: torch.device) -> None:
-        self._values = torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device=device)
+        self.shape = like.shape[1:]
+        self._values = torch.empty((rows, *self.shape), dtype=like.dtype, device=device)
 
     def read(self, rows: IntArray) -> Tensor:
         return self._values[to_device(rows, self._values.device)]
@@ -62,14 +66,14 @@ class Filed(Column):
     """
 
     def __init__(self, rows: int, like: Tensor) -> None:
-        self._shape, self._dtype = like.shape[1:], like.dtype
-        self._size = math.prod(self._shape) * like.itemsize
+        self.shape, self._dtype = like.shape[1:], like.dtype
+        self._size = math.prod(self.shape) * like.itemsize
         # Without a name: it is gone when nobody uses it any more.
         self._file = cast(RawIOBase, tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
         self._file.truncate(rows * self._size)
 
     def read(self, rows: IntArray) -> Tensor:
-        values = torch.empty((len(rows), *self._shape), dtype=self._dtype)
+        values = torch.empty((len(rows), *self.shape), dtype=self._dtype)
         for row, place in zip(rows.tolist(), _bytes(values), strict=True):
             self._file.seek(row * self._size)
             self._file.readinto(place.data)
@@ -90,7 +94,8 @@ def _bytes(values: Tensor) -> npt.NDArray[np.uint8]:
 class Store:
     """One row of memory for every client of every replica.
 
-    A row exists from its client's first round on; until then it is what `initial` gives.
+    A row exists from its client's first round on; until then it is what `initial` gives. Where memories that
+    are saved have other shapes than those before, what others remember would not fit them: they start anew.
 
     Args:
         rows: How many there are.
@@ -134,7 +139,8 @@ class Store:
             return
         if self._seen is None:
             self._seen = np.zeros(self._rows, dtype=np.bool_)
-        if not self._columns:
+        if not self._fits(memories):
+            self._seen[:] = False
             size = tree.nbytes(memories) // len(wanted) * self._rows
             self._columns = {
                 group: {name: self._column(value, size) for name, value in params.items()}
@@ -144,6 +150,15 @@ class Store:
             for name, value in params.items():
                 self._columns[group][name].write(wanted, value)
         self._seen[wanted] = True
+
+    def _fits(self, memories: State) -> bool:
+        """Whether there are columns for memories of these shapes."""
+        shapes = {path: value.shape[1:] for path, value in tree.flatten(memories).items()}
+        return shapes == {
+            f"{group}/{name}": column.shape
+            for group, columns in self._columns.items()
+            for name, column in columns.items()
+        }
 
     def forget(self, rows: IntArray) -> None:
         """Let some clients start anew."""
