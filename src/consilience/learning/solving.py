@@ -19,6 +19,9 @@ from consilience.types import Number, Params
 Product = Callable[[Params], Params]
 """A linear operator: from a vector to the product of a symmetric matrix with it."""
 
+ROUNDING = 10
+"""How many times the type's epsilon, relative to the largest seen, a curvature of rounding alone may be."""
+
 
 def conjugate_gradients(product: Product, target: Params, iterations: int, tolerance: Number = 0.0) -> Params:
     """An approximate solution x of A x = b by conjugate gradients from 0 (Hestenes, Stiefel 1952).
@@ -37,11 +40,14 @@ def conjugate_gradients(product: Product, target: Params, iterations: int, toler
     enough = _square_of_enough(target, tolerance)
     solution, residual, direction = tree.zeros_like(target), target, target
     size = tree.sq_norm(residual)
-    stopped = size <= enough
+    stopped, steepest = size <= enough, torch.zeros_like(size)
     for number in range(iterations):
         along = product(direction)
         curvature = tree.dot(direction, along)
-        bent = curvature <= 0
+        # Along a direction that the matrix maps to 0 the curvature is rounding of either sign.
+        quotient = curvature / tree.sq_norm(direction)
+        steepest = torch.maximum(steepest, quotient.abs())
+        bent = quotient <= ROUNDING * torch.finfo(quotient.dtype).eps * steepest
         length = torch.where(bent, 1.0 if number == 0 else 0.0, size / curvature)
         length = torch.where(stopped, 0.0, length)
         solution = tree.axpy(length, direction, solution)
