@@ -27,7 +27,7 @@ class FisherMerge(Method):
     family: ClassVar[Family] = "curvature and statistics"
     formula: ClassVar[str] = "w = sum_k p_k F_k w_k / sum_k p_k F_k per coordinate, F_k the Fisher diagonal"
     choose: ClassVar[str] = (
-        "When clients know different coordinates and their losses are on one scale; twice the bytes up."
+        "When clients know different coordinates and take small steps: large ones swing; twice the bytes up."
     )
     layers: Layers = "all"
     kind: MeanKind = "per_sample_mean"
