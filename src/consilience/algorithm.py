@@ -182,6 +182,10 @@ class Algorithm(ABC):
         """The algorithm for inputs of a shape and a number of classes; most need to know neither."""
         return self
 
+    def linear_only(self) -> bool:
+        """Whether it is defined for models of one linear layer alone; it refuses others in `init_hub`."""
+        return False
+
     def quick(self) -> Algorithm:
         """An algorithm with the same messages and less work, for where only their sizes matter."""
         return self
@@ -271,6 +275,9 @@ class Wrapper(Algorithm):
 
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         return self.around(self.inner.for_data(inputs, classes))
+
+    def linear_only(self) -> bool:
+        return self.inner.linear_only()
 
     def quick(self) -> Algorithm:
         return self.around(self.inner.quick())

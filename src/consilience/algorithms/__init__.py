@@ -22,6 +22,7 @@ from consilience.algorithms.feddyn import FedDyn as FedDyn
 from consilience.algorithms.fedexp import FedExP as FedExP
 from consilience.algorithms.fedga import FedGA as FedGA
 from consilience.algorithms.fedlin import FedLin as FedLin
+from consilience.algorithms.fednl import FedNL as FedNL
 from consilience.algorithms.fednova import FedNova as FedNova
 from consilience.algorithms.fedopt import FedAdagrad as FedAdagrad
 from consilience.algorithms.fedopt import FedAdam as FedAdam
