@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consilience.algorithm import Algorithm, Init
+from consilience.algorithms.bl1 import BL1 as BL1
 from consilience.algorithms.cfa import CFA as CFA
 from consilience.algorithms.cfa_ge import CFAGE as CFAGE
 from consilience.algorithms.decdiff import DecDiff as DecDiff

@@ -13,6 +13,7 @@ from consilience import tree
 from consilience.client import Client, Step
 from consilience.learning import linear_hessian
 from consilience.learning.linear_hessian import LinearLayer
+from consilience.learning.low_rank import from_dense
 from consilience.learning.task import Task
 from consilience.problems.base import LOSS, row_sums
 from consilience.types import Batch, Params, State
@@ -37,10 +38,6 @@ class Curvature(Protocol):
 
     def block(self, first: int, second: int) -> Tensor:
         """[width, width] one block."""
-        ...
-
-    def entries(self, positions: Tensor) -> Tensor:
-        """The entries at some positions, each row * size + column."""
         ...
 
 
@@ -97,23 +94,82 @@ class ExactHessian:
         return self.layer.features
 
     def times(self, columns: Tensor) -> Tensor:
-        return self._passed(ProductStep(self.client.task), columns.shape, {"columns": {"all": columns}})
+        return self.passed(ProductStep(self.client.task), columns.shape, {"columns": {"all": columns}})
 
     def block(self, first: int, second: int) -> Tensor:
         # The place is data, so that one step serves all blocks.
         chosen = torch.eye(self.blocks, dtype=self.client.samples.dtype, device=self.client.samples.device)
         place = {"first": chosen[first], "second": chosen[second]}
-        return self._passed(BlockStep(self.client.task), (self.width, self.width), {"place": place})
+        return self.passed(BlockStep(self.client.task), (self.width, self.width), {"place": place})
 
     def entries(self, positions: Tensor) -> Tensor:
+        """The entries at some positions, each row * size + column."""
         size = self.layer.size
         place = {"first": positions // size, "second": positions % size}
-        return self._passed(EntriesStep(self.client.task), positions.shape, {"place": place})
+        return self.passed(EntriesStep(self.client.task), positions.shape, {"place": place})
 
-    def _passed(self, step: Step, shape: tuple[int, ...], given: State) -> Tensor:
+    def coefficients(self, vector: Tensor) -> Tensor:
+        """The coefficients of a vector in the standard basis, which are the vector itself."""
+        return vector
+
+    def passed(self, step: Step, shape: tuple[int, ...], given: State) -> Tensor:
+        """What a step adds up over the client's data, over the number of samples."""
         carry = {"sum": {"found": self.client.samples.new_zeros(shape)}}
         found = self.client.fold(step, carry, {**self.model, **given}, "samples")["sum"]["found"]
         return found / self.client.samples
+
+
+@dataclass(frozen=True)
+class InBasis:
+    """A Hessian's coefficients in a basis of the features, V'BV for each of its blocks B."""
+
+    truth: ExactHessian
+    basis: Tensor
+    """[features, directions] V, orthonormal columns or 0."""
+
+    @property
+    def blocks(self) -> int:
+        return self.truth.blocks
+
+    @property
+    def width(self) -> int:
+        return self.basis.shape[-1]
+
+    def times(self, columns: Tensor) -> Tensor:
+        return lifted(self.basis.mT, self.truth.times(lifted(self.basis, columns)))
+
+    def block(self, first: int, second: int) -> Tensor:
+        return self.basis.mT @ self.truth.block(first, second) @ self.basis
+
+    def coefficients(self, vector: Tensor) -> Tensor:
+        """[outputs * directions] those of a vector, e.g. a gradient."""
+        return lifted(self.basis.mT, vector[:, None])[:, 0]
+
+
+def lifted(basis: Tensor, columns: Tensor) -> Tensor:
+    """[outputs * features, k] what columns [outputs * directions, k] of coefficients stand for."""
+    directions = basis.shape[-1]
+    return (basis @ columns.reshape(-1, directions, columns.shape[-1])).reshape(-1, columns.shape[-1])
+
+
+@dataclass(frozen=True)
+class GramStep(Step):
+    """A step that adds one batch's inner products of features. The model is in `extras`."""
+
+    task: Task
+
+    def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        inputs = linear_hessian.rows_of(self.task, extras, batch).inputs
+        return {"sum": {"found": inputs.mT @ inputs}}
+
+
+def data_basis(truth: ExactHessian, directions: int) -> Tensor:
+    """[features, directions] an orthonormal basis of the span of a client's data.
+
+    Where they span more, its leading directions; where less, the last columns are 0.
+    """
+    gram = truth.passed(GramStep(truth.client.task), (truth.width, truth.width), {})
+    return from_dense(gram, directions).vectors
 
 
 def dense(truth: Curvature, like: Tensor) -> Tensor:

@@ -13,16 +13,20 @@ The hub steps with H as it was, then H <- H + (alpha/n) sum_i S_i:
 `line_search` (FedNL-LS) is a second exchange, in which clients say what their losses are along the step; the
 longest of 1, 1/2, 1/4, ... is taken for which f falls by at least 0.49 of what its slope promises.
 `partial` (FedNL-PP) is for cohorts: with w_i the last model that client i saw, and H_i, l_i after its update,
-the hub keeps H, l and t = mean_i (H_i + l_i I) w_i - grad f_i(w_i), by changes, and x <- (H + (l + l2) I)^-1 t.
+the hub keeps H, l and t = mean_i (H_i + l_i I) w_i - grad f_i(w_i), by changes, and
+x <- (H + (l + l2) I)^-1 t.
 
 Compressors: `rank` sends R eigenpairs, found by subspace iteration (5 products with the difference; exact
-where its rank is at most R + 8); `power_sgd` two matrices of R columns; `top_k` and `rand_k` single entries of
-the upper triangle with their positions. alpha is 1, for `rand_k` its share of all entries.
+where its rank is at most R + 8); `power_sgd` two matrices of R columns; `top_k` and `rand_k` single entries
+of the upper triangle with their positions. alpha is 1, for `rand_k` its share of all entries.
+
+From H_i = 0, `floor` begins with gradient steps of rate 1/mu, which need a line search; `initial: exact`
+sends the Hessian at the first model, once, and `leading` as much of it as fills half of a client's places.
 
 What differs from the paper: the l2 term is known and not learned, so that H_i = 0 stands for l2 I. A client
-keeps at most `capacity` numbers for each row of H_i, the hub four times as much: with d parameters nothing of
-the method changes while a client has sent no more than capacity directions (capacity x d entries). After that
-it learns within these (see `hessian_compressors`). `initial: exact` needs a capacity of d.
+keeps at most `capacity` numbers for each row of H_i, the hub eight times as much: with d parameters nothing
+of the method changes while a client has sent no more than capacity directions (capacity x d entries). After
+that it learns within these (see `hessian_compressors`). `initial: exact` needs a capacity of d.
 Exact Hessians are there for models of one linear layer; `shift` and `top_k` compute all of it, block by
 block, the others only products. As in FedSGD, `solver` and `local.epochs` do not apply.
 """
@@ -69,13 +73,13 @@ class FedNL(Algorithm):
     rank: int = 1
     entries: int | None = None
     option: Literal["floor", "shift"] = "shift"
-    initial: Literal["zero", "exact"] = "zero"
+    initial: Literal["zero", "leading", "exact"] = "zero"
     line_search: bool = False
     partial: bool = False
     l2: float = 1e-3
     mu: float | None = None
     alpha: float | None = None
-    capacity: int = 256
+    capacity: int = 128
 
     def __post_init__(self) -> None:
         check_non_negative(self, "l2", *(name for name in ("mu", "alpha") if getattr(self, name) is not None))
@@ -138,7 +142,7 @@ class FedNL(Algorithm):
         return {**memory, "own": {"shift": like.new_zeros(()), "target": like.new_zeros(layer.size)}}
 
     def setup(self) -> tuple[Phase, ...]:
-        needed = self.partial or self.initial == "exact"
+        needed = self.partial or self.initial != "zero"
         return (Phase(self.broadcast, self._begin, self._begun),) if needed else ()
 
     def phases(self) -> tuple[Phase, ...]:
@@ -216,6 +220,10 @@ class FedNL(Algorithm):
             rows, columns = torch.triu_indices(layer.size, layer.size, device=matrix.device)
             upload["upper"] = {"entries": matrix[rows, columns]}
             memory = {**memory, LEARNED: compressor.known(matrix)}
+        if self.initial == "leading":
+            leading = compressor.leading(layer.size)
+            upload[HESSIAN], after = leading.learn(truth, memory[LEARNED], 1.0, client)
+            memory = {**memory, LEARNED: after}
         if not self.partial:
             return upload, memory
         changes, memory = self._changes(client, down, truth, memory)
@@ -229,6 +237,9 @@ class FedNL(Algorithm):
             upper = entries.new_zeros(layer.size**2).scatter(0, rows * layer.size + columns, entries)
             matrix = mirrored(upper.reshape(layer.size, layer.size))
             hub = {**hub, HESSIAN: self._compressor(layer).hub_known(matrix)}
+        if self.initial == "leading":
+            leading = self._compressor(layer).leading(layer.size)
+            hub = {**hub, HESSIAN: leading.add(hub[HESSIAN], inbox[HESSIAN], _shares(inbox), 1.0)}
         return self._moved(hub, inbox) if self.partial else hub
 
     def _local_change(self, client: Client, down: State, memory: State) -> tuple[State, State]:

@@ -1,4 +1,4 @@
-"""How a difference of Hessians is compressed, and how what was learned is kept: FedNL's and BL1's common part.
+"""How differences of Hessians are compressed, and how what was learned is kept, in FedNL and BL1.
 
 A client knows its exact Hessian by what it does. What it has learned of it is kept as factors or as entries,
 in no more than `capacity` numbers a row. Where these places are full, learning goes on within them (within
@@ -23,7 +23,7 @@ from consilience.types import Number, Params
 
 SPARE = 8
 """How many more columns than are wanted a search for eigenvectors has."""
-HUB_PLACES = 4
+HUB_PLACES = 8
 """How many times the rank of what a client has learned that of a hub may be."""
 _STREAM = 1 << 25  # far from other uses of a key
 
@@ -46,7 +46,8 @@ class Dense(NamedTuple):
     def solve(self, right: Tensor) -> Tensor:
         """The x of (matrix + diagonal I) x = right."""
         identity = torch.eye(len(right), dtype=right.dtype, device=right.device)
-        return torch.linalg.solve(self.whole + self.diagonal * identity, right)
+        found: Tensor = torch.linalg.solve(self.whole + self.diagonal * identity, right)
+        return found
 
 
 class Compressor(ABC):
@@ -62,6 +63,10 @@ class Compressor(ABC):
     @abstractmethod
     def known(self, matrix: Tensor) -> Params:
         """What a client has learned that knows a small matrix from the start."""
+
+    @abstractmethod
+    def leading(self, size: int) -> Compressor:
+        """The compressor of a first message that fills half of the places, with the largest there are."""
 
     @abstractmethod
     def learn(
@@ -147,6 +152,9 @@ class Factors(Compressor):
         found = from_dense(matrix, len(matrix))
         return {"vectors": found.vectors, "values": found.values, "rank": _count(len(matrix), matrix)}
 
+    def leading(self, size: int) -> Compressor:
+        return RankR(min(size, self.capacity // 2), self.capacity)
+
     def learn(
         self, truth: Curvature, learned: Params, alpha: Number | None, client: Client
     ) -> tuple[Params, Params]:
@@ -155,9 +163,7 @@ class Factors(Compressor):
         rank = learned["rank"] + self.columns()
         room = torch.ones_like(rank) > 0 if places == size else rank <= places
         blank = torch.zeros(size, self.start(size), dtype=held.values.dtype, device=held.values.device)
-        message = self.compressed(
-            Gap(truth, held, room), normals(client.common_key, _STREAM, blank), learned
-        )
+        message = self.compressed(Gap(truth, held, room), normals(client.common_key, _STREAM, blank), learned)
         columns, core = self.decoded(message)
         after = held.plus(columns, (1.0 if alpha is None else alpha) * core)
         renewed = {**learned, "vectors": after.vectors, "values": after.values}

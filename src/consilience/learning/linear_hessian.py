@@ -48,8 +48,8 @@ class LinearLayer:
                 return cls(weight, bias, outputs, features + 1)
         size = sum(value.numel() for value in params.values())
         raise UserError(
-            f"{name}: exact Hessians are there for models of one linear layer (model: logistic); this one has "
-            f"{size:,} parameters in another form, and each client's Hessian would take "
+            f"{name}: exact Hessians are there for models of one linear layer (model: logistic); this one "
+            f"has {size:,} parameters in another form, and each client's Hessian would take "
             f"{hessian_memory(params)}"
         )
 

@@ -27,8 +27,8 @@ class LowRank(NamedTuple):
     @classmethod
     def zero(cls, size: int, places: int, like: Tensor) -> LowRank:
         """A matrix of 0, of the type and on the device of a tensor."""
-        kind = {"dtype": like.dtype, "device": like.device}
-        return cls(torch.zeros(size, places, **kind), torch.zeros(places, **kind))
+        vectors = torch.zeros(size, places, dtype=like.dtype, device=like.device)
+        return cls(vectors, torch.zeros(places, dtype=like.dtype, device=like.device))
 
     def times(self, columns: Tensor) -> Tensor:
         """The product with a vector [size] or with columns [size, k]."""
@@ -66,11 +66,18 @@ class LowRank(NamedTuple):
         """
         places, kind = self.values.shape[0], self.values.dtype
         # In float64: sums go on for many rounds, and what is rounding alone must be told from what is not.
-        basis, triangle = torch.linalg.qr(torch.cat([self.vectors.double(), columns.double()], 1))
-        old, new = triangle[:, :places], triangle[:, places:]
-        inner = (old * self.values.double()) @ old.mT + new @ core.double() @ new.mT
-        vectors, values = _eigenpairs(inner, places)
-        return LowRank(*_tidy(basis @ vectors, values, kind), self.diagonal)
+        vectors, new = self.vectors.double(), columns.double()
+        # The new columns are U inside + Q triangle, Q orthonormal and orthogonal to U: twice is enough.
+        first = vectors.mT @ new
+        outside = new - vectors @ first
+        second = vectors.mT @ outside
+        basis, triangle = torch.linalg.qr(outside - vectors @ second)
+        parts = torch.cat([first + second, triangle])
+        inner = parts @ core.double() @ parts.mT
+        inner = inner + torch.diag(torch.cat([self.values.double(), inner.new_zeros(len(triangle))]))
+        turned, values = _eigenpairs(inner, places)
+        found = vectors @ turned[:places] + basis @ turned[places:]
+        return LowRank(*_tidy(found, values, kind), self.diagonal)
 
     def floored(self, floor: Number) -> LowRank:
         """The nearest matrix whose eigenvalues are all at least `floor`; the diagonal must be one number."""
@@ -80,15 +87,16 @@ class LowRank(NamedTuple):
         return LowRank(self.vectors, raised, rest)
 
     def solve(self, right: Tensor) -> Tensor:
-        """The x of (U diag(s) U' + diag(t)) x = right, [size], by Woodbury; t must not be 0.
-
-        The inner system is I + diag(s) U' diag(t)^-1 U, so that free places do no harm.
-        """
+        """The x of (U diag(s) U' + diag(t)) x = right, [size], by Woodbury; t must not be 0."""
         divided = right / self.diagonal
-        scaled = self.vectors.mT / self.diagonal  # t along the columns
+        if not isinstance(self.diagonal, Tensor) or self.diagonal.ndim == 0:
+            shares = self.values / (self.values + self.diagonal)
+            return divided - self.vectors @ (shares * (self.vectors.mT @ divided))
+        # The inner system is I + diag(s) U' diag(t)^-1 U, in which free places do no harm.
+        scaled = self.vectors.mT / self.diagonal
         inner = self.values[:, None] * (scaled @ self.vectors)
         inner = inner + torch.eye(len(self.values), dtype=right.dtype, device=right.device)
-        found = torch.linalg.solve(inner, self.values * (self.vectors.mT @ divided))
+        found: Tensor = torch.linalg.solve(inner, self.values * (self.vectors.mT @ divided))
         return divided - scaled.mT @ found
 
 
@@ -122,7 +130,8 @@ def orthonormal(columns: Tensor) -> Tensor:
     """An orthonormal basis of the span of columns (and of more, where they are dependent)."""
     basis, triangle = torch.linalg.qr(columns)
     # Along the columns and not against them: which it is would be up to rounding.
-    return basis * torch.where(triangle.diagonal() < 0, -1.0, 1.0).to(basis.dtype)
+    along: Tensor = basis * torch.where(triangle.diagonal() < 0, -1.0, 1.0).to(basis.dtype)
+    return along
 
 
 def _eigenpairs(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -56,6 +56,9 @@ class Until(Wrapper):
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         return self._each(self.inner.for_data(inputs, classes), self.then.for_data(inputs, classes))
 
+    def linear_only(self) -> bool:
+        return self.inner.linear_only() or self.then.linear_only()
+
     def quick(self) -> Algorithm:
         return self._each(self.inner.quick(), self.then.quick())
 
