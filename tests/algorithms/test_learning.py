@@ -6,13 +6,18 @@ Local training knows two of ten digits, so it cannot get beyond 0.2.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from torch.nn import functional as F
 
 from consilience.algorithm import Algorithm
+from consilience.algorithms.bl1 import BL1
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedcurv import FedCurv
+from consilience.algorithms.fednl import FedNL
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.fedsgd import FedSGD
 from consilience.algorithms.hwa import HWA
@@ -28,7 +33,7 @@ from consilience.exchange.cohort import LocalWork
 from consilience.graphs.erdos_renyi import ErdosRenyi
 from consilience.graphs.star import Star
 from consilience.learning.solvers import SGD
-from consilience.models import MLP
+from consilience.models import MLP, Logistic, ModelSpec
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +41,20 @@ def digits():
     return load("mnist-sample")
 
 
-def rise(digits, method: Algorithm, *, graph: bool, rounds: int, batch_size: int, holdout: float) -> float:
+def rise(
+    digits,
+    method: Algorithm,
+    *,
+    graph: bool,
+    rounds: int,
+    batch_size: int,
+    holdout: float,
+    model: ModelSpec = MLP((64,)),  # noqa: B008
+) -> float:
     """How much the test accuracy (the mean over nodes on a graph) rises above the initial one."""
     scene = Scene(
         dataset=digits,
-        build=lambda: MLP((64,)).build(digits.shape, 10),
+        build=lambda: model.build(digits.shape, 10),
         partitions={0: partition(ShardsTwoClasses(holdout=holdout), digits.targets.numpy(), 10, 0)},
         topology=ErdosRenyi(p=0.5) if graph else Star(),
         work=LocalWork(1, None, batch_size),
@@ -78,6 +92,23 @@ def test_with_a_server(digits, method, rounds, margin):
 )
 def test_with_one_gradient_a_round(digits, method, margin):
     assert rise(digits, method, graph=False, rounds=10, batch_size=600, holdout=0.0) > margin
+
+
+@pytest.mark.parametrize(
+    ("method", "margin"),
+    [
+        (FedNL(option="floor", line_search=True), 0.3),
+        (BL1(), 0.25),
+    ],
+    ids=["fednl", "bl1"],
+)
+def test_logistic_regression_with_learned_hessians(digits, method, margin):
+    """On images of 7 x 7 pixels: 500 parameters."""
+    small = {
+        name: F.avg_pool2d(getattr(digits, name).float(), 4).byte() for name in ("inputs", "test_inputs")
+    }
+    where = {"graph": False, "batch_size": 32, "holdout": 0.0, "model": Logistic()}
+    assert rise(replace(digits, **small), method, rounds=5, **where) > margin
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import pytest
 
 from consilience.algorithm import Algorithm
 from consilience.algorithms import METHODS
+from consilience.algorithms.bl1 import BL1
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.desa import DESA
 from consilience.algorithms.dpsgd import DPSGD
 from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedcurv import FedCurv
+from consilience.algorithms.fednl import FedNL
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.hwa import HWA
 from consilience.algorithms.scaffold import Scaffold
@@ -37,6 +39,9 @@ CASES: dict[str, Algorithm] = {
     "hwa-all-printed": HWA("all", "as_printed", "ggn", norm_scope="model"),
     "fagh-bias0": FAGH(row_index="bias0", curvature="as_printed"),
     "fagh-max_diag": FAGH(row_index="max_diag"),
+    "fednl-search": FedNL("top_k", option="floor", initial="exact", line_search=True, l2=0.1),
+    "fednl-cohorts": FedNL("power_sgd", partial=True, l2=0.1),
+    "bl1-packed": BL1("top_k", one_in=2, broadcast_one_in=3, directions=5, eta=0.9, l2=0.1),
     "swa-renyi0.5": SWA("renyi0.5"),
     "swa-printed": SWA("renyi2", "as_printed", standardise=True),
     "swa-raw": SWA(sign="raw", standardise=True),

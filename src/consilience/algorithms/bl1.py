@@ -254,7 +254,8 @@ class LaterRound(BL1):
     gradient: bool = True
 
     def phases(self) -> tuple[Phase, ...]:
-        return (Phase(self.broadcast, self._local, self._combine, kept=frozenset({BASIS})),)
+        kept = frozenset({BASIS} if self.basis == "data" else ())
+        return (Phase(self.broadcast, self._local, self._combine, kept=kept),)
 
     @property
     def _sends_gradient(self) -> bool:

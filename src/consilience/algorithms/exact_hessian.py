@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,26 +19,26 @@ from consilience.problems.base import LOSS, row_sums
 from consilience.types import Batch, Params, State
 
 
-class Curvature(Protocol):
+class Curvature(ABC):
     """A symmetric matrix that is known by what it does: a grid of blocks, all of one width."""
 
     @property
+    @abstractmethod
     def blocks(self) -> int:
         """How many blocks a row of the grid has."""
-        ...
 
     @property
+    @abstractmethod
     def width(self) -> int:
         """How many rows a block has."""
-        ...
 
+    @abstractmethod
     def times(self, columns: Tensor) -> Tensor:
         """The product with columns [size, k]."""
-        ...
 
+    @abstractmethod
     def block(self, first: int, second: int) -> Tensor:
         """[width, width] one block."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class EntriesStep(Step):
 
 
 @dataclass(frozen=True)
-class ExactHessian:
+class ExactHessian(Curvature):
     """The Hessian of a client's mean loss at a model, by passes over its data."""
 
     client: Client
@@ -120,7 +120,7 @@ class ExactHessian:
 
 
 @dataclass(frozen=True)
-class InBasis:
+class InBasis(Curvature):
     """A Hessian's coefficients in a basis of the features, V'BV for each of its blocks B."""
 
     truth: ExactHessian

@@ -124,7 +124,7 @@ class Factors(Compressor):
 
     @abstractmethod
     def columns(self) -> int:
-        """By how much one message may raise the rank."""
+        """How much one message may add to the rank."""
 
     @abstractmethod
     def compressed(self, gap: Gap, start: Tensor, learned: Params) -> Params:

@@ -128,7 +128,7 @@ class TopK(SomeEntries):
 
 
 def _best(found: list[Tensor], before: list[Tensor], count: int) -> list[Tensor]:
-    """Of what was found and what was best before, what has the highest scores; those come first."""
+    """What has the highest scores of what was found and what was best before; the highest come first."""
     both = [torch.cat(parts) for parts in zip(before, found, strict=True)] if before else found
     chosen = both[0].topk(min(count, both[0].shape[0])).indices
     return [one.gather(0, chosen) for one in both]
