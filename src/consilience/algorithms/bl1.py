@@ -12,7 +12,8 @@ and g = [H + l2 I]_mu (z - w) + grad f(w), w the last z with a gradient. Q keeps
 `broadcast_one_in`, the largest; all of them by default. `basis: standard` is FedNL's Option 1.
 
 In the first round clients send as much of their coefficients as fills half of their places, and the hub adds
-it before its step (`initial: zero` begins as FedNL does, with gradient steps of rate 1/mu).
+it before its step (`initial: zero` begins as FedNL does, with gradient steps of rate 1/mu). What is left out
+then must not exceed mu, or steps along it are too long: choose mu by the smallest eigenvalue that was sent.
 The bases, [features, directions] each, travel once, in the first round, and tell the server the span of the
 client's data. All have as many `directions` (by default as many as features, 0 where the data span less);
 fewer are the leading ones, and learning is then confined to these. The l2 term is the hub's own. How what was
