@@ -335,6 +335,24 @@ SETTINGS = {
         "cifar10",
         {**FAGH, "model": "lenet5", "local": local(512, 1), "solver": sgd(0.01)},
     ),
+    "fednl": Setting(
+        "HWA's comparison, logistic regression on MNIST",
+        "mnist",
+        {
+            "partition": "shards_two_classes",
+            "clients": 10,
+            "model": "logistic",
+            # From no Hessian at all the first steps of option floor are gradient steps of rate 1000.
+            "method": {"name": "fednl", "rank": 2, "option": "floor", "line_search": True},
+        },
+    ),
+    "bl1": Setting(
+        "Qian et al., logistic regression",
+        "mnist",
+        # As large as the eigenvalues that the first message leaves out.
+        {"partition": "iid", "clients": 10, "model": "logistic", "method": {"name": "bl1", "mu": 0.1}},
+        "ten classes of MNIST instead of LIBSVM's two",
+    ),
     "fedlin": Setting(
         "Mitra et al., logistic regression",
         "mnist",

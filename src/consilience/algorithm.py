@@ -202,6 +202,10 @@ class Algorithm(ABC):
         """
         return False
 
+    def linear_only(self) -> bool:
+        """Whether it is defined for models of one linear layer alone; it refuses others in `init_hub`."""
+        return False
+
     def quick(self) -> Algorithm:
         """An algorithm with the same messages and less work, for where only their sizes matter."""
         return self
@@ -297,6 +301,9 @@ class Wrapper(Algorithm):
 
     def reshapes(self) -> bool:
         return self.inner.reshapes()
+
+    def linear_only(self) -> bool:
+        return self.inner.linear_only()
 
     def quick(self) -> Algorithm:
         return self.around(self.inner.quick())

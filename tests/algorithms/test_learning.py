@@ -6,9 +6,13 @@ Local training knows two of ten digits, so it cannot get beyond 0.2.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from torch.nn import functional as F
 
 from consilience.algorithm import Algorithm
+from consilience.algorithms.bl1 import BL1
 from consilience.algorithms.dane import DANE
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.done import DONE
@@ -16,6 +20,7 @@ from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.feddane import FedDANE
+from consilience.algorithms.fednl import FedNL
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.fedsgd import FedSGD
 from consilience.algorithms.fedsso import FedSSO
@@ -35,8 +40,7 @@ from consilience.exchange.cohort import LocalWork
 from consilience.graphs.erdos_renyi import ErdosRenyi
 from consilience.graphs.star import Star
 from consilience.learning.solvers import SGD
-from consilience.models import MLP, Logistic
-from consilience.models.spec import ModelSpec
+from consilience.models import MLP, Logistic, ModelSpec
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +120,23 @@ def test_newton_type_methods_on_a_convex_model(digits, method, batch_size, margi
     """They are made for such; steps of training are short, since a shifted loss may have no minimum."""
     options = {"graph": False, "rounds": 4, "batch_size": batch_size, "holdout": 0.0}
     assert rise(digits, method, model=Logistic(), lr=0.01, **options) > margin
+
+
+@pytest.mark.parametrize(
+    ("method", "margin"),
+    [
+        (FedNL(option="floor", line_search=True), 0.3),
+        (BL1(), 0.25),
+    ],
+    ids=["fednl", "bl1"],
+)
+def test_logistic_regression_with_learned_hessians(digits, method, margin):
+    """On images of 7 x 7 pixels: 500 parameters."""
+    small = {
+        name: F.avg_pool2d(getattr(digits, name).float(), 4).byte() for name in ("inputs", "test_inputs")
+    }
+    where = {"graph": False, "batch_size": 32, "holdout": 0.0, "model": Logistic()}
+    assert rise(replace(digits, **small), method, rounds=5, **where) > margin
 
 
 @pytest.mark.parametrize(

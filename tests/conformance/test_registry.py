@@ -6,6 +6,7 @@ import pytest
 
 from consilience.algorithm import Algorithm
 from consilience.algorithms import METHODS
+from consilience.algorithms.bl1 import BL1
 from consilience.algorithms.dane import DANE
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.desa import DESA
@@ -15,6 +16,7 @@ from consilience.algorithms.fagh import FAGH
 from consilience.algorithms.fedcurv import FedCurv
 from consilience.algorithms.feddane import FedDANE
 from consilience.algorithms.fedma import FedMA
+from consilience.algorithms.fednl import FedNL
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.fedsso import FedSSO
 from consilience.algorithms.giant import GIANT
@@ -58,6 +60,9 @@ CASES: dict[str, Algorithm] = {
     "fagh-max_diag": FAGH(row_index="max_diag"),
     "fedma-square": FedMA(max_growth=0, fused="map"),
     "fedma-contrastive": FedMA(max_growth=0, contrastive=1.0),
+    "fednl-search": FedNL("top_k", option="floor", initial="exact", line_search=True, l2=0.1),
+    "fednl-cohorts": FedNL("power_sgd", partial=True, l2=0.1),
+    "bl1-packed": BL1("top_k", one_in=2, broadcast_one_in=3, directions=5, eta=0.9, l2=0.1),
     "swa-renyi0.5": SWA("renyi0.5"),
     "swa-printed": SWA("renyi2", "as_printed", standardise=True),
     "swa-raw": SWA(sign="raw", standardise=True),

@@ -54,11 +54,18 @@ def test_every_method_resumes_bit_by_bit(
     if name == "desa":
         entry |= {"ipc": 2, "iterations": 2, "width": 4}
     method = METHODS.get(name, FedAvg)()
+    fitting = {"model": "logistic"} if method.linear_only() else {}
     everybody = name == "dechw*" or method.refuse(setting(topology, unreliable=True))
     some = 1.0 if everybody else 3  # e.g. frozen curvature needs everybody
     seeds = [0] if method.reshapes() else [0, 1]
     config = configure(
-        method=entry, topology=topology, rounds=4, participation=some, checkpoint={"every": 2}, seeds=seeds
+        method=entry,
+        topology=topology,
+        rounds=4,
+        participation=some,
+        checkpoint={"every": 2},
+        seeds=seeds,
+        **fitting,
     )
     whole = experiment.run(config)
     folder = RunFolder(tmp_path / "run")

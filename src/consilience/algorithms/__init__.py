@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consilience.algorithm import Algorithm, Init
+from consilience.algorithms.bl1 import BL1 as BL1
 from consilience.algorithms.cfa import CFA as CFA
 from consilience.algorithms.cfa_ge import CFAGE as CFAGE
 from consilience.algorithms.dane import DANE as DANE
@@ -26,6 +27,7 @@ from consilience.algorithms.fedexp import FedExP as FedExP
 from consilience.algorithms.fedga import FedGA as FedGA
 from consilience.algorithms.fedlin import FedLin as FedLin
 from consilience.algorithms.fedma import FedMA as FedMA
+from consilience.algorithms.fednl import FedNL as FedNL
 from consilience.algorithms.fednova import FedNova as FedNova
 from consilience.algorithms.fedopt import FedAdagrad as FedAdagrad
 from consilience.algorithms.fedopt import FedAdam as FedAdam

@@ -25,6 +25,7 @@ from consilience.graphs.complete import Complete
 from consilience.graphs.star import Star
 from consilience.learning.solvers import SGD
 from consilience.models import MODELS
+from consilience.models.logistic import Logistic
 from consilience.models.mlp import MLP
 from consilience.objectives import OBJECTIVES
 from consilience.rules import RULES
@@ -32,8 +33,8 @@ from consilience.server_steps import SERVER_STEPS
 from consilience.transforms import TRANSFORMS
 from consilience.wire import HEADER
 
-REFERENCE = MLP()
-"""The model for which bytes of a round are given."""
+REFERENCE, LINEAR = MLP(), Logistic()
+"""The model for which bytes of a round are given, and that for methods of linear models alone."""
 
 PARTS: dict[str, Mapping[str, type]] = {
     "objectives: how a client trains": OBJECTIVES,
@@ -72,6 +73,7 @@ def _method(name: str, cls: type[Algorithm]) -> dict[str, Any]:
         "formula": cls.formula,
         "choose": cls.choose,
         "parameters": _parameters(cls),
+        "linear": cls().linear_only(),
         "sends": [group for group in up if group != HEADER],
         "bytes_up": sum(up.values()),
         "bytes_down": sum(down.values()),
@@ -113,7 +115,7 @@ def bytes_of_a_round(algorithm: Algorithm) -> tuple[dict[str, int], dict[str, in
     rows = targets.numpy()
     scene = Scene(
         dataset=dataset,
-        build=lambda: REFERENCE.build((1, 28, 28), 10),
+        build=lambda: (LINEAR if algorithm.linear_only() else REFERENCE).build((1, 28, 28), 10),
         partitions={0: Partition((rows[:1], rows[1:2]), (rows[2:3], rows[3:]), {}, 0)},
         topology=Complete() if algorithm.refuse(_conditions(graph=False)) else Star(),
         work=LocalWork(1, None, 1),

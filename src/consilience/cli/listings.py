@@ -19,7 +19,8 @@ INVENTORY = "inventory.json"
 
 PAGE_HEAD = """# Methods
 
-Made by `make listings`. Bytes are those of one client and round for the 200-200 MLP of 199,210 parameters.
+Made by `make listings`. Bytes are those of one client and round for the 200-200 MLP of 199,210 parameters, or
+for logistic regression with 7,850 where a method is for linear models alone.
 
 - A method is chosen by its name: `method: {name: hwa, layers: all}`.
 - Other combinations of the parts at the end of this page are chosen by theirs:
@@ -40,7 +41,10 @@ def read_inventory() -> dict[str, Any]:
 
 def method_table(inventory: dict[str, Any]) -> Table:
     """The methods by family, then the parts of which others can be composed, one line each."""
-    table = Table(title="Methods (bytes per client and round for the 200-200 MLP of 199,210 parameters)")
+    table = Table(
+        title="Methods (bytes per client and round for the 200-200 MLP of 199,210 parameters; "
+        "*: for logistic regression with 7,850, for linear models alone)"
+    )
     table.add_column("name")
     table.add_column("what it does", overflow="fold")
     table.add_column("up", justify="right")
@@ -53,7 +57,8 @@ def method_table(inventory: dict[str, Any]) -> Table:
             names = ", ".join([entry["name"], *entry["aliases"]])
             places = " ".join(place for place in ("star", "graph") if entry[place])
             up, down = human_bytes(entry["bytes_up"]), human_bytes(entry["bytes_down"])
-            table.add_row(names, entry["summary"], up, down, places)
+            mark = "*" if entry["linear"] else ""
+            table.add_row(names, entry["summary"], up + mark, down + mark, places)
     for kind, parts in inventory["parts"].items():
         table.add_section()
         table.add_row("", f"[bold]{kind}[/bold]")
@@ -117,6 +122,7 @@ def _method_section(entry: dict[str, Any]) -> list[str]:
     up, down = human_bytes(entry["bytes_up"]), human_bytes(entry["bytes_down"])
     groups = ", ".join(entry["sends"]) or "nothing"
     places = " and ".join(place for place in ("star", "graph") if entry[place])
+    places += ", with linear models" if entry["linear"] else ""
     return [
         f"### {names}",
         "",

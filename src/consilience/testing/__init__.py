@@ -29,6 +29,7 @@ from consilience.testing.federation import (
     Property,
     Subject,
     convolutional,
+    linear,
     perceptron,
 )
 from consilience.testing.properties import PROPERTIES
@@ -43,6 +44,7 @@ __all__ = [
     "check_algorithm",
     "check_property",
     "convolutional",
+    "linear",
     "perceptron",
     "prepare",
 ]
@@ -55,7 +57,8 @@ def check_algorithm(
 
     Args:
         algorithm: The method, with the options to check.
-        module: Makes the model to train, from inputs [batch, 6] to 3 logits; by default a small perceptron.
+        module: Makes the model to train, from inputs [batch, 6] to 3 logits; by default a small perceptron,
+            or a linear layer where the method is for such models alone.
         solver: The local optimiser; by default SGD, with momentum and weight decay where the method allows.
         device: Where to compute.
 
@@ -79,7 +82,7 @@ def prepare(
 
     The setting is the first that the method accepts in as many topologies as it ever does.
     """
-    build = module or perceptron
+    build = module or (linear if algorithm.linear_only() else perceptron)
     subjects: list[Subject] = []
     reasons: set[str] = set()
     for holdout in (False, True):

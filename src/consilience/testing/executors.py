@@ -48,6 +48,8 @@ def _compare_lanes(subject: Subject, layout: Layout, lanes: Sequence[int]) -> No
 
 def buffers_and_dropout_work(subject: Subject) -> None:
     """Batched equals sequential with batch normalisation and dropout too, and buffers stay sane."""
+    if subject.algorithm.linear_only():
+        raise DoesNotApplyError("it is for models of one linear layer, which have neither")
     for topology in subject.topologies[:2]:
         layouts = [Layout(topology, images=True, lanes=lanes, work=WORK) for lanes in (0, 2)]
         try:

@@ -26,6 +26,7 @@ from consilience.graphs.complete import Complete
 from consilience.graphs.ring import Ring
 from consilience.graphs.star import Star
 from consilience.learning.solvers import SGD, Solver
+from consilience.models.logistic import Logistic
 from consilience.models.mlp import MLP
 from consilience.models.spec import Classifier
 from consilience.types import State
@@ -95,6 +96,11 @@ class DoesNotApplyError(Exception):
 def perceptron() -> nn.Module:
     """The model that methods are checked with by default."""
     return MLP((8,)).build(INPUTS, CLASSES)
+
+
+def linear() -> nn.Module:
+    """The model that methods are checked with that are for models of one linear layer alone."""
+    return Logistic().build(INPUTS, CLASSES)
 
 
 def convolutional() -> nn.Module:

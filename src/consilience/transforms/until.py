@@ -62,6 +62,9 @@ class Until(Wrapper):
     def reshapes(self) -> bool:
         return self.inner.reshapes() or self.then.reshapes()
 
+    def linear_only(self) -> bool:
+        return self.inner.linear_only() or self.then.linear_only()
+
     def quick(self) -> Algorithm:
         return self._each(self.inner.quick(), self.then.quick())
 
