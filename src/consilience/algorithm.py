@@ -191,8 +191,11 @@ class Algorithm(ABC):
         """The algorithm for inputs of a shape and a number of classes; most need to know neither."""
         return self
 
-    def for_model(self, model: State) -> Algorithm:
-        """The algorithm for models of the form of this one; most need not know it."""
+    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
+        """The algorithm for models of the form of this one, and for losses with such an l2 term.
+
+        Most need to know neither.
+        """
         return self
 
     def reshapes(self) -> bool:
@@ -296,8 +299,8 @@ class Wrapper(Algorithm):
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         return self.around(self.inner.for_data(inputs, classes))
 
-    def for_model(self, model: State) -> Algorithm:
-        return self.around(self.inner.for_model(model))
+    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
+        return self.around(self.inner.for_model(model, l2))
 
     def reshapes(self) -> bool:
         return self.inner.reshapes()

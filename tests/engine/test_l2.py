@@ -15,7 +15,7 @@ from consilience import tree
 L2 = 0.3
 
 
-def weights(method: str, **changes: Any) -> dict[str, torch.Tensor]:
+def weights(method: Any, **changes: Any) -> dict[str, torch.Tensor]:
     """The model after two rounds."""
     random = np.random.default_rng(0)
     inputs, targets = random.random((40, 1, 3, 3), dtype=np.float32), np.arange(40) % 4
@@ -71,3 +71,14 @@ def test_gradients_and_products_with_the_hessian_have_it(federation):
     term = {name: (L2 * value).expand_as(found["g"][name]) for name, value in place.start["params"].items()}
     for group in ("g", "h"):  # of the gradient l2 w, and of the Hessian l2 I, times w
         assert_close(tree.sub(found[group], plain[group]), term, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fednl", "bl1"])
+def test_a_term_of_a_methods_own_is_that_of_the_run(name):
+    own = {"name": name, "l2": L2}
+    for options in ({}, {"partial": True}) if name == "fednl" else ({},):
+        of_run = weights({"name": name, **options}, l2=L2)
+        assert_close(of_run, weights({**own, **options}), rtol=1e-9, atol=1e-11)
+        assert_close(of_run, weights({**own, **options}, l2=L2), rtol=1e-9, atol=1e-11)
+    with pytest.raises(cs.UserError, match=f"{name}: its l2 is 0.3 and the run's is 0.1"):
+        weights(own, l2=0.1)

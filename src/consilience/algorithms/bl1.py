@@ -16,20 +16,28 @@ it before its step (`initial: zero` begins as FedNL does, with gradient steps of
 then must not exceed mu, or steps along it are too long: choose mu by the smallest eigenvalue that was sent.
 The bases, [features, directions] each, travel once, in the first round, and tell the server the span of the
 client's data. All have as many `directions` (by default as many as features, 0 where the data span less);
-fewer are the leading ones, and learning is then confined to these. The l2 term is the hub's own. How what was
+fewer are the leading ones, and learning is then confined to these. The hub adds the l2 term. How what was
 learned is kept, and for which models, is as in FedNL. All clients take part in every round.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
 from consilience.algorithm import Algorithm, Conditions, Family, Inbox, Phase
-from consilience.algorithms.exact_hessian import ExactHessian, InBasis, data_basis, lifted
+from consilience.algorithms.exact_hessian import (
+    USUAL_L2,
+    ExactHessian,
+    InBasis,
+    data_basis,
+    data_gradient,
+    lifted,
+    term_of,
+)
 from consilience.algorithms.hessian_compressors import Compressor, PowerSGD, RankR
 from consilience.algorithms.hessian_entries import TopK
 from consilience.client import Client
@@ -65,16 +73,16 @@ class BL1(Algorithm):
     one_in: int = 1
     broadcast_one_in: int = 1
     eta: float = 1.0
-    l2: float = 1e-3
+    l2: float | None = None
+    """The weight of the l2 term; None: that of the run's losses, or 1e-3 where they have none."""
     mu: float | None = None
     alpha: float | None = None
     initial: Literal["zero", "leading"] = "leading"
     capacity: int = 128
 
     def __post_init__(self) -> None:
-        check_non_negative(
-            self, "l2", "eta", *(name for name in ("mu", "alpha") if getattr(self, name) is not None)
-        )
+        given = [name for name in ("l2", "mu", "alpha") if getattr(self, name) is not None]
+        check_non_negative(self, "eta", *given)
         if not is_swept(self._floor) and not self._floor > 0:
             raise UserError("bl1: l2 or mu must be above 0, or a Newton step may have no end")
         counts = (self.rank, self.entries, self.directions, self.one_in, self.broadcast_one_in)
@@ -87,7 +95,14 @@ class BL1(Algorithm):
 
     @property
     def _floor(self) -> Number:
-        return self.l2 if self.mu is None else self.mu
+        return self._term if self.mu is None else self.mu
+
+    @property
+    def _term(self) -> Number:
+        return USUAL_L2 if self.l2 is None else self.l2
+
+    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
+        return replace(self, l2=term_of(self.name, self.l2, l2))
 
     def linear_only(self) -> bool:
         return True
@@ -172,7 +187,7 @@ class BL1(Algorithm):
             seen = InBasis(truth, data_basis(truth, self._directions(layer)) if self._begins else known)
             upload[BASIS] = kept[BASIS] = {"vectors": seen.basis}
         if self._sends_gradient:
-            gradient = layer.vector(client.grad(model).params)
+            gradient = layer.vector(data_gradient(client, model))
             upload["slope"] = {"coefficients": seen.coefficients(gradient)}
         compressor, alpha = self._sender(layer.outputs * self._directions(layer))
         message, after = compressor.learn(seen, memory[LEARNED], alpha, client)
@@ -198,10 +213,10 @@ class BL1(Algorithm):
         model = layer.vector(hub["params"])
         learned = self._learned(hub[HESSIAN], inbox, layer)
         used = learned if self._starts else hub[HESSIAN]
-        hessian = self._compressor(layer.size).matrix(used, self.l2).floored(self._floor)
+        hessian = self._compressor(layer.size).matrix(used, self._term).floored(self._floor)
         hub = {**hub, HESSIAN: learned}
         if self._sends_gradient:
-            gradient = self._mean_gradient(inbox) + self.l2 * model
+            gradient = self._mean_gradient(inbox) + self._term * model
             if self.one_in > 1:
                 hub["anchor"] = {"model": model, "gradient": gradient}
         else:

@@ -11,12 +11,31 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.client import Client, Step
+from consilience.errors import UserError
 from consilience.learning import linear_hessian
 from consilience.learning.linear_hessian import LinearLayer
 from consilience.learning.low_rank import from_dense
 from consilience.learning.task import Task
 from consilience.problems.base import LOSS, row_sums
 from consilience.types import Batch, Params, State
+
+USUAL_L2 = 1e-3
+"""The weight of the l2 term where neither the method nor the run says any."""
+
+
+def term_of(method: str, own: float | None, of_run: float) -> float:
+    """The weight of the l2 term: a method's own, or that of the run's losses, or the usual one."""
+    if own is None:
+        return of_run or USUAL_L2
+    if of_run not in (0.0, own):
+        raise UserError(f"{method}: its l2 is {own} and the run's is {of_run}: give the run's alone")
+    return own
+
+
+def data_gradient(client: Client, model: State) -> Params:
+    """The gradient of a client's mean loss without an l2 term: that is known to the hub."""
+    gradient = client.grad(model).params
+    return tree.axpy(-client.task.l2, model["params"], gradient) if client.task.l2 else gradient
 
 
 class Curvature(ABC):

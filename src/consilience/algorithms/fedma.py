@@ -110,7 +110,7 @@ class FedMA(Algorithm):
         """How many layers the model has, which the engine tells by `for_model` before there is any state."""
         return 1
 
-    def for_model(self, model: State) -> Algorithm:
+    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
         return _OnModel(**{**vars(self), "known": len(tree.weight_layers(model["params"]))})
 
     def reshapes(self) -> bool:

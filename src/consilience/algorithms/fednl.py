@@ -33,7 +33,7 @@ block, the others only products. As in FedSGD, `solver` and `local.epochs` do no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import torch
@@ -41,7 +41,14 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.algorithm import Algorithm, Conditions, Family, Inbox, Phase
-from consilience.algorithms.exact_hessian import ExactHessian, dense, losses_along
+from consilience.algorithms.exact_hessian import (
+    USUAL_L2,
+    ExactHessian,
+    data_gradient,
+    dense,
+    losses_along,
+    term_of,
+)
 from consilience.algorithms.hessian_compressors import Compressor, PowerSGD, RankR
 from consilience.algorithms.hessian_entries import RandK, TopK
 from consilience.client import Client
@@ -76,13 +83,15 @@ class FedNL(Algorithm):
     initial: Literal["zero", "leading", "exact"] = "zero"
     line_search: bool = False
     partial: bool = False
-    l2: float = 1e-3
+    l2: float | None = None
+    """The weight of the l2 term; None: that of the run's losses, or 1e-3 where they have none."""
     mu: float | None = None
     alpha: float | None = None
     capacity: int = 128
 
     def __post_init__(self) -> None:
-        check_non_negative(self, "l2", *(name for name in ("mu", "alpha") if getattr(self, name) is not None))
+        given = [name for name in ("l2", "mu", "alpha") if getattr(self, name) is not None]
+        check_non_negative(self, *given)
         if not is_swept(self._floor) and not self._floor > 0:
             raise UserError("fednl: l2 or mu must be above 0, or a Newton step may have no end")
         if self.rank < 1 or (self.entries is not None and self.entries < 1):
@@ -94,7 +103,14 @@ class FedNL(Algorithm):
 
     @property
     def _floor(self) -> Number:
-        return self.l2 if self.mu is None else self.mu
+        return self._term if self.mu is None else self.mu
+
+    @property
+    def _term(self) -> Number:
+        return USUAL_L2 if self.l2 is None else self.l2
+
+    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
+        return replace(self, l2=term_of(self.name, self.l2, l2))
 
     def linear_only(self) -> bool:
         return True
@@ -164,7 +180,7 @@ class FedNL(Algorithm):
         layer = self._layer(down)
         compressor, truth = self._compressor(layer), ExactHessian(client, layer, down)
         learned = memory[LEARNED]
-        upload: State = {"gradient": client.grad(down).params}
+        upload: State = {"gradient": data_gradient(client, down)}
         if self.option == "shift":
             upload["shift"] = {"error": compressor.error(truth, learned)}
         message, after = compressor.learn(truth, learned, self.alpha, client)
@@ -173,12 +189,12 @@ class FedNL(Algorithm):
     def _combine(self, hub: State, inbox: Inbox) -> State:
         layer = self._layer(hub)
         compressor, model = self._compressor(layer), layer.vector(hub["params"])
-        gradient = layer.vector(inbox.mean("gradient", inbox.uniform)) + self.l2 * model
+        gradient = layer.vector(inbox.mean("gradient", inbox.uniform)) + self._term * model
         if self.option == "shift":
             shift = inbox.mean("shift", inbox.uniform)["error"]
-            direction = compressor.matrix(hub[HESSIAN], self.l2 + shift).solve(gradient)
+            direction = compressor.matrix(hub[HESSIAN], self._term + shift).solve(gradient)
         else:
-            direction = compressor.matrix(hub[HESSIAN], self.l2).floored(self._floor).solve(gradient)
+            direction = compressor.matrix(hub[HESSIAN], self._term).floored(self._floor).solve(gradient)
         learned = compressor.add(hub[HESSIAN], inbox[HESSIAN], _shares(inbox), self.alpha)
         if self.line_search:
             step = {"direction": direction, "slope": gradient @ direction}
@@ -199,7 +215,7 @@ class FedNL(Algorithm):
         model, direction = layer.vector(hub["params"]), hub["step"]["direction"]
         lengths = torch.tensor(_lengths(), dtype=torch.float64, device=model.device)
         places = (model - lengths.to(model.dtype)[:, None] * direction).double()
-        losses = inbox.mean("losses", inbox.uniform)["along"] + self.l2 / 2 * places.square().sum(1)
+        losses = inbox.mean("losses", inbox.uniform)["along"] + self._term / 2 * places.square().sum(1)
         promised = ENOUGH * lengths * hub["step"]["slope"].double()
         # Near the optimum the decrease drowns in rounding: then the whole step is the right one.
         slack = 10 * torch.finfo(model.dtype).eps * losses[0].abs()
@@ -258,7 +274,7 @@ class FedNL(Algorithm):
         shift = compressor.error(truth, memory[LEARNED])
         # The l2 term is in the Hessian and in the gradient, and so in neither here.
         curved = compressor.times(memory[LEARNED], model) + shift * model
-        own: Params = {"shift": shift, "target": curved - layer.vector(client.grad(down).params)}
+        own: Params = {"shift": shift, "target": curved - layer.vector(data_gradient(client, down))}
         change = tree.sub(own, memory["own"])
         upload = {"shift": {"change": change["shift"]}, "target": {"change": change["target"]}}
         return upload, {**memory, "own": own}
@@ -274,7 +290,7 @@ class FedNL(Algorithm):
         shift, target = (
             hub[group]["mean"] + inbox.mean(group, _shares(inbox))["change"] for group in ("shift", "target")
         )
-        model = self._compressor(layer).matrix(hub[HESSIAN], self.l2 + shift).solve(target)
+        model = self._compressor(layer).matrix(hub[HESSIAN], self._term + shift).solve(target)
         return {**hub, "shift": {"mean": shift}, "target": {"mean": target}, "params": layer.params(model)}
 
     def refuse(self, conditions: Conditions) -> str | None:

@@ -145,7 +145,7 @@ def _fitted(
     """The variants, with methods that know what the data and the model look like."""
     form = task.weights_of(task.skeleton)
     return [
-        (algorithm.for_data(dataset.shape, dataset.outputs).for_model(form), solver)
+        (algorithm.for_data(dataset.shape, dataset.outputs).for_model(form, task.l2), solver)
         for algorithm, solver in variants
     ]
 

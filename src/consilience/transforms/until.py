@@ -56,8 +56,8 @@ class Until(Wrapper):
     def for_data(self, inputs: tuple[int, ...], classes: int) -> Algorithm:
         return self._each(self.inner.for_data(inputs, classes), self.then.for_data(inputs, classes))
 
-    def for_model(self, model: State) -> Algorithm:
-        return self._each(self.inner.for_model(model), self.then.for_model(model))
+    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
+        return self._each(self.inner.for_model(model, l2), self.then.for_model(model, l2))
 
     def reshapes(self) -> bool:
         return self.inner.reshapes() or self.then.reshapes()
