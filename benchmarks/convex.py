@@ -1,4 +1,4 @@
-"""Distance to the optimum on convex problems: `python benchmarks/convex.py [SETTING ...] [--methods NAMES]`.
+"""Distance to the optimum on convex problems: `python benchmarks/convex.py [SETTING ...] [--methods ...]`.
 
 Logistic regression with an l2 term on MNIST and Fashion-MNIST in float64, 10 clients, IID or with two classes
 each. The optimum is found once by scipy (L-BFGS, then Newton steps, to a gradient of norm 1e-10). For every
@@ -115,12 +115,30 @@ def flattened(params: dict[str, Tensor]) -> np.ndarray:
     return torch.cat([weight, bias[..., None]], -1).flatten(1).cpu().numpy()
 
 
+def trained(name: str, rates: list[float] = RATES, **options: Any) -> dict[str, Any]:
+    """A method whose clients train, with a grid of learning rates."""
+    return {"method": {"name": name, **options}, "solver": {"name": "sgd", "lr": rates}, "local": LOCAL}
+
+
+def solved(name: str, **options: Any) -> dict[str, Any]:
+    """A method whose clients look at all of their data at once; numbers in lists are a grid."""
+    return {"method": {"name": name, **options}, "local": WHOLE}
+
+
 METHODS: dict[str, dict[str, Any]] = {
-    "fedavg": {"solver": {"name": "sgd", "lr": RATES}, "local": LOCAL},
-    "hwa": {"solver": {"name": "sgd", "lr": RATES}, "local": LOCAL},
-    "scaffold": {"solver": {"name": "sgd", "lr": RATES}, "local": LOCAL},
-    "fedlin": {"solver": {"name": "sgd", "lr": [0.1, 0.3, 1.0, 3.0]}, "local": LOCAL},
-    "fagh": {"method": {"name": "fagh", "lr": RATES}, "local": WHOLE},
+    "fedavg": trained("fedavg"),
+    "hwa": trained("hwa"),
+    "scaffold": trained("scaffold"),
+    "fedlin": trained("fedlin", [0.1, 0.3, 1.0, 3.0]),
+    "fedsso": trained("fedsso", [0.01, 0.1], server_lr=[0.1, 1.0]),
+    "fagh": solved("fagh", lr=[0.1, 0.3, 1.0], rho=[1.0, 10.0]),
+    "giant": solved("giant", damping=0.0, iterations=30),
+    "done": solved("done", rate=[0.003, 0.01, 0.03], iterations=30),
+    "dane": solved("dane", mu=[0.01, 0.1, 1.0], iterations=20, newton_steps=3),
+    "feddane": trained("feddane", mu=[0.0, 0.1]),
+    "fednl, rank 1": solved("fednl", rank=1, option="floor", line_search=True, initial="leading"),
+    "fednl, rank 2 from 0": solved("fednl", rank=2),
+    "bl1": solved("bl1"),
 }
 """What every method is run with, beside the setting."""
 
@@ -138,7 +156,6 @@ def course(setting: str, method: str, rounds: int, device: str) -> dict[str, Any
         "l2": L2,
         "dtype": "float64",
         "rounds": rounds,
-        "method": method,
         "device": device,
         **METHODS[method],
     }
@@ -203,7 +220,7 @@ def main() -> None:
     """Run what is asked for and not there yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("settings", nargs="*", default=[], help=f"of {', '.join(SETTINGS)}; by default all")
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--plot", action="store_true")
@@ -216,7 +233,7 @@ def main() -> None:
         draw(found)
         return
     for setting in options.settings or SETTINGS:
-        for method in options.methods.split(","):
+        for method in options.methods:
             own = found.setdefault(setting, {})
             if method in own:
                 continue

@@ -326,7 +326,7 @@ CHAINS: dict[str, tuple[ModelSpec, tuple[int, ...]]] = {
 
 
 @pytest.fixture
-def network() -> Callable[..., Network]:
+def plain_chain() -> Callable[..., Network]:
     """Makes a network whose hidden units can change places, and some inputs."""
 
     def make(name: str, dtype: torch.dtype = torch.float64) -> Network:

@@ -256,7 +256,7 @@ def test_clients_of_one_seed_match_in_the_same_networks_and_seeds_in_others(fede
         return {"network": random_network(client.common_key, 0, (6,), 4, 1, like)}
 
     def sent(*seeds):
-        jobs = tuple(replace(first, seed=seed, client=client) for seed in seeds for client in range(2))
+        jobs = tuple(first._replace(seed=seed, client=client) for seed in seeds for client in range(2))
         some = replace(where, cohort=replace(where.cohort, jobs=jobs))
         return some.run(getattr(some, executor)(), work).uploads["network"]["0.weight"]
 

@@ -64,17 +64,17 @@ def fuse(network, algorithm, models, *, rows=None, skipped=()):
 
 # 1
 @pytest.mark.parametrize("name", ["mlp", "lenet5", "vgg11"])
-def test_permuted_copies_fuse_to_the_same_function(network, name):
-    one = network(name)
+def test_permuted_copies_fuse_to_the_same_function(plain_chain, name):
+    one = plain_chain(name)
     fused = fuse(one, FedMA(max_growth=0, sweeps=1), one.permuted(2))["params"]
     assert {n: v.shape for n, v in fused.items()} == {n: v.shape for n, v in one.params.items()}
     assert_close(one(fused), one(one.params), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet5"])
-def test_permuted_copies_fuse_to_the_same_function_where_layers_may_grow(network, name):
+def test_permuted_copies_fuse_to_the_same_function_where_layers_may_grow(plain_chain, name):
     """Few new units are wanted where gamma is small; those that come change nothing."""
-    one = network(name)
+    one = plain_chain(name)
     fused = fuse(one, FedMA(gamma=1e-3), one.permuted(3))["params"]
     assert_close(one(fused), one(one.params), rtol=1e-9, atol=1e-12)
 
@@ -82,8 +82,8 @@ def test_permuted_copies_fuse_to_the_same_function_where_layers_may_grow(network
 # 2
 @pytest.mark.parametrize("algorithm", [FedMA(), FedMA(max_growth=0)])
 @pytest.mark.parametrize("name", ["mlp", "lenet5"])
-def test_one_client_is_the_identity(network, name, algorithm):
-    one = network(name)
+def test_one_client_is_the_identity(plain_chain, name, algorithm):
+    one = plain_chain(name)
     (model,) = one.permuted(1)
     assert_close(fuse(one, algorithm, [model])["params"], model, rtol=0, atol=0)
 
@@ -91,8 +91,8 @@ def test_one_client_is_the_identity(network, name, algorithm):
 # 3
 @pytest.mark.parametrize("algorithm", [FedMA(), FedMA(max_growth=0), FedMA(fused="map")])
 @pytest.mark.parametrize("client", [0, 1])
-def test_the_order_of_a_clients_hidden_units_does_not_matter(network, algorithm, client):
-    one = network("mlp")
+def test_the_order_of_a_clients_hidden_units_does_not_matter(plain_chain, algorithm, client):
+    one = plain_chain("mlp")
     random = torch.Generator().manual_seed(1)
     models = [
         {n: v + 0.1 * torch.randn(v.shape, generator=random, dtype=v.dtype) for n, v in one.params.items()}
@@ -105,8 +105,8 @@ def test_the_order_of_a_clients_hidden_units_does_not_matter(network, algorithm,
     assert_close(one(first), one(second), rtol=1e-9, atol=1e-12)
 
 
-def test_the_posterior_mean_shrinks_as_released(network):
-    one = network("mlp")
+def test_the_posterior_mean_shrinks_as_released(plain_chain):
+    one = plain_chain("mlp")
     copies = [one.params] * 3
     fused = fuse(one, FedMA(max_growth=0, fused="map", sigma=0.5, sigma0=2.0), copies)["params"]
     *hidden, last = tree.weight_layers(one.params)
@@ -115,8 +115,8 @@ def test_the_posterior_mean_shrinks_as_released(network):
     assert_close({n: fused[n] for n in last}, {n: one.params[n] for n in last})
 
 
-def test_the_last_layer_is_averaged_by_class(network):
-    one = network("mlp")
+def test_the_last_layer_is_averaged_by_class(plain_chain):
+    one = plain_chain("mlp")
     random = torch.Generator().manual_seed(1)
     models = [dict(one.params) for _ in range(2)]
     for model in models:
@@ -129,9 +129,9 @@ def test_the_last_layer_is_averaged_by_class(network):
         assert_close(fused[name], (shares.reshape(3, 2, *[1] * (stacked.ndim - 2)) * stacked).sum(1))
 
 
-def test_a_layer_that_nobody_was_heard_of_stays_and_the_model_is_whole(network):
+def test_a_layer_that_nobody_was_heard_of_stays_and_the_model_is_whole(plain_chain):
     """The one before it may have grown."""
-    one = network("mlp")
+    one = plain_chain("mlp")
     random = torch.Generator().manual_seed(1)
     models = [
         {n: torch.randn(v.shape, generator=random, dtype=v.dtype) for n, v in one.params.items()}
@@ -143,8 +143,8 @@ def test_a_layer_that_nobody_was_heard_of_stays_and_the_model_is_whole(network):
     assert one(grown).isfinite().all()
 
 
-def test_a_client_that_missed_an_exchange_is_not_heard_until_the_next_round(network):
-    one = network("mlp")
+def test_a_client_that_missed_an_exchange_is_not_heard_until_the_next_round(plain_chain):
+    one = plain_chain("mlp")
     hubs = []
     for tags in ((7, 8), (7, 9)):  # the second client was not heard of the first layer
         algorithm = FedMA(max_growth=0).for_model(one.model)
@@ -225,7 +225,7 @@ def widths(hub):
     return [value.shape[1] for name, value in hub["params"].items() if name.endswith("bias")]
 
 
-def test_layers_that_are_fused_stay_as_they_are_while_others_train(chain):
+def test_layers_that_are_fused_stay_as_they_are_while_others_train(plain_chain):
     """With a weight decay that would move them."""
     seen = []
 
@@ -249,7 +249,7 @@ def test_layers_that_are_fused_stay_as_they_are_while_others_train(chain):
         assert all(not torch.equal(own[name], before[name]) for name in own)
 
 
-def test_a_model_that_grew_is_evaluated_sent_and_counted(chain, play):
+def test_a_model_that_grew_is_evaluated_sent_and_counted(plain_chain, play):
     simulation = play(chain(dtype=torch.float32), FedMA(gamma=50.0), 2)
     before = simulation.hub
     assert widths(simulation.hub)[0] > 8
@@ -269,13 +269,13 @@ def test_a_model_that_grew_is_evaluated_sent_and_counted(chain, play):
     assert record.bytes_up["params"] == 5 * 4 * (sum(sizes.values()) + more)
 
 
-def test_growth_is_bounded(chain, play):
+def test_growth_is_bounded(plain_chain, play):
     assert widths(play(chain(), FedMA(gamma=50.0, max_growth=2), 3).hub) == [14, 13, 3]
     assert widths(play(chain(), FedMA(gamma=50.0, max_units=9), 3).hub) == [9, 9, 3]
     assert widths(play(chain(), FedMA(max_growth=0), 3).hub) == [8, 7, 3]
 
 
-def test_up_it_is_fedavgs_bytes_and_a_few_tags(chain, play):
+def test_up_it_is_fedavgs_bytes_and_a_few_tags(plain_chain, play):
     ours, theirs = (play(chain(), method, 0).step()[0] for method in (FedMA(max_growth=0), FedAvg()))
     assert ours.bytes_up["params"] == theirs.bytes_up["params"]
     assert ours.bytes_up[SENDERS] == 3 * 5 * 8
@@ -283,7 +283,7 @@ def test_up_it_is_fedavgs_bytes_and_a_few_tags(chain, play):
     assert ours.messages == 3 * theirs.messages
 
 
-def test_memories_are_empty_between_rounds(chain, play):
+def test_memories_are_empty_between_rounds(plain_chain, play):
     simulation = play(chain(), FedMA(), 2)
     assert tree.nbytes(simulation.store.load(range(5))) == 0
 
@@ -304,7 +304,7 @@ def test_a_convolutional_model_grows_too(scene, play):
     assert np.isfinite(simulation.evaluate()[0]["test_loss"])
 
 
-def test_with_a_contrastive_loss_clients_train_otherwise_from_the_second_round_on(chain, play):
+def test_with_a_contrastive_loss_clients_train_otherwise_from_the_second_round_on(plain_chain, play):
     where = replace(chain(), build=lambda: MLP((8,)).build((6,), 3))
     for rounds, same in ((1, True), (2, False)):
         plain, contrastive = (
@@ -329,12 +329,12 @@ def test_with_a_contrastive_loss_clients_train_otherwise_from_the_second_round_o
         ({}, Until(FedAvg(), 2, FedMA()), "change their shapes"),
     ],
 )
-def test_it_refuses_what_it_cannot_do(chain, changes, algorithm, reason):
+def test_it_refuses_what_it_cannot_do(plain_chain, changes, algorithm, reason):
     with pytest.raises(UserError, match=reason):
         simulate(replace(chain(), **changes), [(algorithm, SGD(0.1))])
 
 
-def test_replicas_are_simulated_one_at_a_time(chain):
+def test_replicas_are_simulated_one_at_a_time(plain_chain):
     with pytest.raises(UserError, match="one replica at a time"):
         simulate(chain(), [(FedMA(gamma=gamma), SGD(0.1)) for gamma in (1.0, 2.0)])
 

@@ -47,23 +47,23 @@ def spread(network, scale, count=3):
 # 1
 @pytest.mark.parametrize("norm", [2, 4])
 @pytest.mark.parametrize("name", ["mlp", "lenet5"])
-def test_permuted_copies_fuse_to_the_same_function(network, inbox, name, norm):
-    one = network(name)
+def test_permuted_copies_fuse_to_the_same_function(plain_chain, inbox, name, norm):
+    one = plain_chain(name)
     fused = merge(inbox, one, one.permuted(3), GraduatedAssignment(norm=norm))
     assert_close(one(fused), one(one.params), rtol=1e-9, atol=1e-12)
 
 
 # 1
-def test_permuted_copies_of_vgg11_fuse_to_the_same_function(network, inbox):
+def test_permuted_copies_of_vgg11_fuse_to_the_same_function(plain_chain, inbox):
     """In float32, with the cheaper distance and few sweeps."""
-    one = network("vgg11-gamf", torch.float32)
+    one = plain_chain("vgg11-gamf", torch.float32)
     fused = merge(inbox, one, one.permuted(2), GraduatedAssignment(sweeps=2, norm=2))
     assert_close(one(fused), one(one.params), rtol=1e-4, atol=1e-6)
 
 
 # 2
-def test_identical_clients_give_that_model_and_one_order(network, inbox):
-    one = network("lenet5")
+def test_identical_clients_give_that_model_and_one_order(plain_chain, inbox):
+    one = plain_chain("lenet5")
     (model,) = one.permuted(1)
     assert_close(merge(inbox, one, [model] * 3), model, rtol=1e-12, atol=1e-15)
     places = GraduatedAssignment().match([Layers.of(model)] * 3)
@@ -71,8 +71,8 @@ def test_identical_clients_give_that_model_and_one_order(network, inbox):
 
 
 # 3
-def test_all_matchings_are_permutations(network):
-    one = network("mlp")
+def test_all_matchings_are_permutations(plain_chain):
+    one = plain_chain("mlp")
     places = GraduatedAssignment(sweeps=3).match([Layers.of(model) for model in spread(one, 5.0)])
     for own in places:
         assert [sorted(layer.tolist()) for layer in own] == [list(range(20)), list(range(15))]
@@ -96,8 +96,8 @@ def test_sinkhorn_only_scales_rows_and_columns():
 
 
 # 4
-def test_one_client_is_the_identity(network, inbox):
-    one = network("lenet5")
+def test_one_client_is_the_identity(plain_chain, inbox):
+    one = plain_chain("lenet5")
     (model,) = one.permuted(1)
     assert_close(merge(inbox, one, [model]), model, rtol=0, atol=0)
 
@@ -109,8 +109,8 @@ def test_distances_are_those_of_torch(norm):
     assert_close(distances(left, right, norm), torch.cdist(left, right, p=norm))
 
 
-def test_models_that_are_close_are_averaged_by_data(network, inbox):
-    one = network("mlp")
+def test_models_that_are_close_are_averaged_by_data(plain_chain, inbox):
+    one = plain_chain("mlp")
     models = spread(one, 0.01)
     shares = torch.tensor(SIZES, dtype=torch.float64) / sum(SIZES)
     expected = {n: sum(s * m[n] for s, m in zip(shares, models, strict=True)) for n in one.params}
@@ -118,8 +118,8 @@ def test_models_that_are_close_are_averaged_by_data(network, inbox):
 
 
 @pytest.mark.parametrize("client", [0, 1])
-def test_the_order_of_a_clients_hidden_units_does_not_matter(network, inbox, client):
-    one = network("mlp")
+def test_the_order_of_a_clients_hidden_units_does_not_matter(plain_chain, inbox, client):
+    one = plain_chain("mlp")
     models = spread(one, 0.05)
     moved = list(models)
     (moved[client],) = replace(one, model={"params": models[client], "buffers": {}}).permuted(1)
@@ -127,8 +127,8 @@ def test_the_order_of_a_clients_hidden_units_does_not_matter(network, inbox, cli
     assert_close(first, second, rtol=1e-9, atol=1e-12)
 
 
-def test_messages_that_were_not_received_do_not_count(network, inbox):
-    one = network("mlp")
+def test_messages_that_were_not_received_do_not_count(plain_chain, inbox):
+    one = plain_chain("mlp")
     models = one.permuted(2)
     lost = {name: torch.full_like(value, torch.nan) for name, value in one.params.items()}
     found = merge(inbox, one, [models[0], lost, models[1]], sizes=[5, 0, 2])

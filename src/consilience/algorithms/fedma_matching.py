@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
+from consilience.learning.chain import assigned
 from consilience.types import Floats, IntArray
 
 MOST_POPULAR = 10
@@ -114,8 +114,7 @@ class _Atoms:
         room = min(len(units), most - len(self.counts))
         later = 2 * np.log(prior.gamma / clients) - 2 * np.log(np.arange(1, room + 1))
         new = own / (1 / spread + 1 / noise) + later
-        rows, columns = linear_sum_assignment(np.hstack([known, new]), maximize=True)
-        chosen = columns[np.argsort(rows)]
+        chosen = assigned(np.hstack([known, new]))
         fresh = chosen >= len(self.counts)  # in any order they gain the same: theirs is that of the units
         return np.where(fresh, len(self.counts) + np.cumsum(fresh) - 1, chosen)
 

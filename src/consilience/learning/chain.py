@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from torch import Tensor, nn
 
 from consilience.learning.layers import KeyedDropout, RowBatchNorm
 from consilience.models.spec import Classifier
+from consilience.types import Floats, IntArray
 
 NEEDS_CHAIN = "hidden units are matched in plain chains of linear and convolutional layers"
 """Why a method refuses other models: what such a reason begins with."""
@@ -72,3 +74,11 @@ def reordered(weight: Tensor, units: int, sources: Tensor) -> Tensor:
     padded = nn.functional.pad(columns, (0, 0, 0, 1))
     chosen = padded[:, sources]
     return chosen.reshape(len(weight), -1, *weight.shape[2:])
+
+
+def assigned(profits: Floats) -> IntArray:
+    """[rows] another column for every row, such that the sum of their profits is the largest."""
+    from scipy.optimize import linear_sum_assignment  # which takes a while, and is for few
+
+    rows, columns = linear_sum_assignment(profits, maximize=True)
+    return np.asarray(columns[np.argsort(rows)], dtype=np.int64)

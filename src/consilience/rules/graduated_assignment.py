@@ -27,12 +27,11 @@ from itertools import combinations
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from consilience import aggregate, tree
 from consilience.errors import UserError
-from consilience.learning.chain import NEEDS_CHAIN, by_unit
+from consilience.learning.chain import NEEDS_CHAIN, assigned, by_unit
 from consilience.rules.base import Rule
 from consilience.sweeping import is_swept
 from consilience.types import Params
@@ -201,7 +200,4 @@ def sinkhorn(gains: Tensor, scalings: int) -> Tensor:
 
 def _permutation(soft: Tensor) -> Tensor:
     """[units] the best unit for every place."""
-    rows, columns = linear_sum_assignment(soft.cpu().numpy(), maximize=True)
-    places = torch.empty(len(soft), dtype=torch.int64)
-    places[torch.from_numpy(columns)] = torch.from_numpy(rows)
-    return places.to(soft.device)
+    return torch.from_numpy(assigned(soft.T.cpu().numpy())).to(soft.device)
