@@ -286,9 +286,6 @@ def test_learning_goes_on_where_places_are_full(small, play):
     assert gap.norm() < 1e-3 * own.norm()
 
 
-# Cohorts
-
-
 def test_some_clients_a_round_reach_the_optimum(small, play):
     where = replace(small(), participation=2)
     method = FedNL(partial=True, initial="exact", l2=0.1)
@@ -363,9 +360,6 @@ def test_random_entries_are_learned_as_they_are(small, play):
     assert_close(own[chosen], truth[chosen], rtol=1e-9, atol=1e-12)
     assert (chosen.triu().sum((1, 2)) <= 15).all()
     assert not torch.equal(chosen[0], chosen[2])  # everybody draws for themselves
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(
