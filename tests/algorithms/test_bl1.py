@@ -230,5 +230,5 @@ def test_refusals(scene, where, play):
         play(replace(where, topology=Ring()), BL1())
     with pytest.raises(UserError, match="nobody may be missing"):
         play(replace(where, participation=2), BL1())
-    with pytest.raises(UserError, match="entries may be at most 21 here"):
-        play(where, BL1("top_k", entries=22, capacity=2))
+    with pytest.raises(UserError, match="entries may be at most 21 here, not 22"):
+        play(where, BL1("top_k", entries=22, capacity=4))

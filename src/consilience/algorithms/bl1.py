@@ -44,7 +44,7 @@ from consilience.client import Client
 from consilience.errors import UserError
 from consilience.learning.linear_hessian import LinearLayer
 from consilience.learning.randomness import stream_bits
-from consilience.learning.symmetric_entries import Entries, check_size
+from consilience.learning.symmetric_entries import Entries
 from consilience.sweeping import check_non_negative, is_swept
 from consilience.tree import largest, spread, taken
 from consilience.types import Number, Params, State
@@ -132,11 +132,10 @@ class BL1(Algorithm):
 
     def init_hub(self, model: State) -> State:
         layer, like = self._layer(model), next(iter(model["params"].values()))
-        if self.compressor == "top_k":
-            check_size(layer.size, self.name)
-            most = self.capacity * layer.outputs * self._directions(layer) // 2
-            if self.entries is not None and self.entries > most:
-                raise UserError(f"bl1: entries may be at most {most:,} here")
+        for size in (layer.size, layer.outputs * self._directions(layer)):
+            compressor = self._compressor(size)
+            if isinstance(compressor, TopK):
+                compressor.check(self.name)
         hub = {**model, HESSIAN: self._compressor(layer.size).init_hub(layer.size, like)}
         vector = like.new_zeros(layer.size)
         if self.one_in > 1:

@@ -25,7 +25,7 @@ sends the Hessian at the first model, once, and `leading` as much of it as fills
 
 What differs from the paper: the l2 term is known and not learned, so that H_i = 0 stands for l2 I. A client
 keeps at most `capacity` numbers for each row of H_i, the hub eight times as much: with d parameters nothing
-of the method changes while a client has sent no more than capacity directions (capacity x d entries). After
+of the method changes while a client has sent no more than capacity directions (capacity/2 x d entries). After
 that it learns within these (see `hessian_compressors`). `initial: exact` needs a capacity of d.
 Exact Hessians are there for models of one linear layer; `shift` and `top_k` compute all of it, block by
 block, the others only products. As in FedSGD, `solver` and `local.epochs` do not apply.
@@ -50,11 +50,11 @@ from consilience.algorithms.exact_hessian import (
     term_of,
 )
 from consilience.algorithms.hessian_compressors import Compressor, PowerSGD, RankR
-from consilience.algorithms.hessian_entries import RandK, TopK
+from consilience.algorithms.hessian_entries import RandK, SomeEntries, TopK
 from consilience.client import Client
 from consilience.errors import UserError
 from consilience.learning.linear_hessian import LinearLayer, hessian_memory
-from consilience.learning.symmetric_entries import check_size, mirrored
+from consilience.learning.symmetric_entries import mirrored
 from consilience.sweeping import check_non_negative, is_swept
 from consilience.types import Number, Params, State
 
@@ -137,17 +137,14 @@ class FedNL(Algorithm):
         return {**hub, "step": {"direction": vector, "slope": zero}} if self.line_search else hub
 
     def _check_size(self, layer: LinearLayer, params: Params) -> None:
-        if self.compressor in ("top_k", "rand_k"):
-            check_size(layer.size, self.name)
-            most = layer.size * (layer.size + 1) // 2
-            if self.entries is not None and self.entries > min(most, self.capacity * layer.size // 2):
-                raise UserError(
-                    f"fednl: entries may be at most {min(most, self.capacity * layer.size // 2):,} here"
-                )
-        if self.initial == "exact" and layer.size > self.capacity:
+        compressor = self._compressor(layer)
+        if isinstance(compressor, SomeEntries):
+            compressor.check(self.name)
+        needed = layer.size + isinstance(compressor, SomeEntries)  # half of size + 1 entries for each row
+        if self.initial == "exact" and needed > self.capacity:
             raise UserError(
                 f"fednl: initial exact keeps all of each client's Hessian of {layer.size:,} parameters, "
-                f"{hessian_memory(params)} a client; it takes a capacity of {layer.size}, not {self.capacity}"
+                f"{hessian_memory(params)} a client; it takes a capacity of {needed}, not {self.capacity}"
             )
 
     def init_memory(self, model: State) -> State:

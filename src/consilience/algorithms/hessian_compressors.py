@@ -45,8 +45,8 @@ class Dense(NamedTuple):
 
     def solve(self, right: Tensor) -> Tensor:
         """The x of (matrix + diagonal I) x = right."""
-        identity = torch.eye(len(right), dtype=right.dtype, device=right.device)
-        found: Tensor = torch.linalg.solve(self.whole + self.diagonal * identity, right)
+        shifted = self.whole.diagonal_scatter(self.whole.diagonal() + self.diagonal)
+        found: Tensor = torch.linalg.solve(shifted, right)
         return found
 
 

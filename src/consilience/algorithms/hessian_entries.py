@@ -15,8 +15,9 @@ from torch import Tensor
 from consilience.algorithms.exact_hessian import Curvature, ExactHessian, pairs
 from consilience.algorithms.hessian_compressors import Compressor, Dense
 from consilience.client import Client
+from consilience.errors import UserError
 from consilience.learning.randomness import stream_bits
-from consilience.learning.symmetric_entries import Entries, place_of, triangle
+from consilience.learning.symmetric_entries import Entries, check_size, place_of, triangle
 from consilience.types import Number, Params
 
 
@@ -27,7 +28,7 @@ class SomeEntries(Compressor):
     Attributes:
         size: The size of the matrix.
         count: How many entries are sent.
-        capacity: How many entries for each row of the matrix a client keeps.
+        capacity: How many numbers for each row of the matrix a client keeps, positions and values.
     """
 
     size: int
@@ -37,7 +38,14 @@ class SomeEntries(Compressor):
     @property
     def places(self) -> int:
         """How many entries a client keeps."""
-        return min(triangle(self.size), self.capacity * self.size)
+        return min(triangle(self.size), self.capacity * self.size // 2)
+
+    def check(self, name: str) -> None:
+        """Refuse what cannot be counted or kept, in the name of a method."""
+        check_size(self.size, name)
+        most = self.places if self.places == triangle(self.size) else self.places // 2
+        if self.count > most:
+            raise UserError(f"{name}: entries may be at most {most:,} here, not {self.count:,}")
 
     @abstractmethod
     def compressed(self, truth: Curvature, held: Entries, room: Tensor, client: Client) -> Entries:
@@ -56,7 +64,7 @@ class SomeEntries(Compressor):
         return Entries(positions, matrix.flatten()[positions.long()])._asdict()
 
     def leading(self, size: int) -> Compressor:
-        return TopK(size, min(triangle(size), self.capacity * size // 2), self.capacity)
+        return TopK(size, min(triangle(size), self.capacity * size // 4), self.capacity)
 
     def learn(
         self, truth: Curvature, learned: Params, alpha: Number | None, client: Client

@@ -182,6 +182,12 @@ class Simulation:
 
     def models(self, rows: list[tuple[int, int]], *, own: bool = False) -> State:
         """The models of some (replica, client) pairs, stacked; `own`: those of personalised clients."""
+        hubs_of = list(dict.fromkeys(replica for replica, _ in rows))
+        if len(hubs_of) < len(rows) and not (self.world.graph or self._own_models or own):
+            # A server's clients share its model, and its state may be far larger: once is enough.
+            shared = self.models([(replica, 0) for replica in hubs_of])
+            places = to_device([hubs_of.index(replica) for replica, _ in rows], self.world.device)
+            return tree.index(shared, places)
         replicas, clients = to_device(np.array(rows, dtype=np.int64).T, self.world.device)
         hubs = tree.map_leaves(lambda v: v[replicas, clients] if self.world.graph else v[replicas], self.hub)
         memory: State = {}
