@@ -225,7 +225,7 @@ def widths(hub):
     return [value.shape[1] for name, value in hub["params"].items() if name.endswith("bias")]
 
 
-def test_layers_that_are_fused_stay_as_they_are_while_others_train(plain_chain):
+def test_layers_that_are_fused_stay_as_they_are_while_others_train(chain):
     """With a weight decay that would move them."""
     seen = []
 
@@ -249,7 +249,7 @@ def test_layers_that_are_fused_stay_as_they_are_while_others_train(plain_chain):
         assert all(not torch.equal(own[name], before[name]) for name in own)
 
 
-def test_a_model_that_grew_is_evaluated_sent_and_counted(plain_chain, play):
+def test_a_model_that_grew_is_evaluated_sent_and_counted(chain, play):
     simulation = play(chain(dtype=torch.float32), FedMA(gamma=50.0), 2)
     before = simulation.hub
     assert widths(simulation.hub)[0] > 8
@@ -269,13 +269,13 @@ def test_a_model_that_grew_is_evaluated_sent_and_counted(plain_chain, play):
     assert record.bytes_up["params"] == 5 * 4 * (sum(sizes.values()) + more)
 
 
-def test_growth_is_bounded(plain_chain, play):
+def test_growth_is_bounded(chain, play):
     assert widths(play(chain(), FedMA(gamma=50.0, max_growth=2), 3).hub) == [14, 13, 3]
     assert widths(play(chain(), FedMA(gamma=50.0, max_units=9), 3).hub) == [9, 9, 3]
     assert widths(play(chain(), FedMA(max_growth=0), 3).hub) == [8, 7, 3]
 
 
-def test_up_it_is_fedavgs_bytes_and_a_few_tags(plain_chain, play):
+def test_up_it_is_fedavgs_bytes_and_a_few_tags(chain, play):
     ours, theirs = (play(chain(), method, 0).step()[0] for method in (FedMA(max_growth=0), FedAvg()))
     assert ours.bytes_up["params"] == theirs.bytes_up["params"]
     assert ours.bytes_up[SENDERS] == 3 * 5 * 8
@@ -283,7 +283,7 @@ def test_up_it_is_fedavgs_bytes_and_a_few_tags(plain_chain, play):
     assert ours.messages == 3 * theirs.messages
 
 
-def test_memories_are_empty_between_rounds(plain_chain, play):
+def test_memories_are_empty_between_rounds(chain, play):
     simulation = play(chain(), FedMA(), 2)
     assert tree.nbytes(simulation.store.load(range(5))) == 0
 
@@ -304,7 +304,7 @@ def test_a_convolutional_model_grows_too(scene, play):
     assert np.isfinite(simulation.evaluate()[0]["test_loss"])
 
 
-def test_with_a_contrastive_loss_clients_train_otherwise_from_the_second_round_on(plain_chain, play):
+def test_with_a_contrastive_loss_clients_train_otherwise_from_the_second_round_on(chain, play):
     where = replace(chain(), build=lambda: MLP((8,)).build((6,), 3))
     for rounds, same in ((1, True), (2, False)):
         plain, contrastive = (
@@ -329,12 +329,12 @@ def test_with_a_contrastive_loss_clients_train_otherwise_from_the_second_round_o
         ({}, Until(FedAvg(), 2, FedMA()), "change their shapes"),
     ],
 )
-def test_it_refuses_what_it_cannot_do(plain_chain, changes, algorithm, reason):
+def test_it_refuses_what_it_cannot_do(chain, changes, algorithm, reason):
     with pytest.raises(UserError, match=reason):
         simulate(replace(chain(), **changes), [(algorithm, SGD(0.1))])
 
 
-def test_replicas_are_simulated_one_at_a_time(plain_chain):
+def test_replicas_are_simulated_one_at_a_time(chain):
     with pytest.raises(UserError, match="one replica at a time"):
         simulate(chain(), [(FedMA(gamma=gamma), SGD(0.1)) for gamma in (1.0, 2.0)])
 
