@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -12,6 +13,7 @@ from torch.testing import assert_close
 from consilience import tree
 from consilience.algorithms.fedsgd import FedSGD
 from consilience.algorithms.giant import GIANT
+from consilience.data.partition import Partition
 from consilience.errors import UserError
 from consilience.graphs.ring import Ring
 from consilience.learning.solving import conjugate_gradients
@@ -83,6 +85,47 @@ def test_without_iterations_to_speak_of_it_is_gradient_descent_with_the_exact_st
     there = derivatives(where, found.before)
     rate = there.mean @ there.mean / (there.mean @ there.hessians[0] @ there.mean)
     assert_close(found.step, rate * there.mean, rtol=1e-11, atol=1e-13)
+
+
+def gradient_norms(where, play, rounds):
+    """The norm of the whole gradient, with the l2 term, before each of some rounds of full steps."""
+    simulation = play(where, replace(PLAIN, iterations=40), 0)
+    module, problem, found = where.build().to(where.dtype), where.task_problem, []
+    rows = torch.as_tensor(np.concatenate(where.partitions[0].shards))
+    inputs, targets = where.dataset.inputs[rows], where.dataset.targets[rows]
+    for _ in range(rounds):
+        params = tree.index(simulation.hub, 0)["params"]
+
+        def loss(vector, params=params):
+            outputs = torch.func.functional_call(module, tree.divided(vector, params), (inputs,))
+            return problem.losses(outputs, targets).mean() + where.l2 / 2 * vector @ vector
+
+        found.append(torch.func.grad(loss)(flat(params)).norm().item())
+        simulation.step(evaluate=False)
+    return found
+
+
+def test_where_clients_hold_the_same_convergence_is_quadratic(scene, play):
+    where = replace(scene(sizes=(30, 30), module="logistic", batch_size=100), l2=0.1)
+    first = where.partitions[0].shards[0]
+    where = replace(where, partitions={0: replace(where.partitions[0], shards=(first, first))})
+    norms = gradient_norms(where, play, 6)
+    assert norms[0] > 0.1
+    assert norms[-1] < 1e-11
+    falls = [after / before for before, after in pairwise(norms)]
+    assert all(later < 0.5 * earlier for earlier, later in pairwise(falls))
+
+
+def test_on_iid_data_it_is_superlinear_until_hessians_differ_too_much(scene, play):
+    """How alike they are sets a limit to the factor by which the gradient falls in a round."""
+    where = replace(scene(sizes=(400,), module="logistic", batch_size=100), l2=0.1)
+    dealt = tuple(np.split(np.random.default_rng(0).permutation(400), 2))
+    nobody = (np.arange(0), np.arange(0))
+    where = replace(where, partitions={0: Partition(dealt, nobody, {}, 0)}, participation=2)
+    norms = gradient_norms(where, play, 9)
+    falls = [after / before for before, after in pairwise(norms)]
+    assert falls[2] < 0.5 * falls[1] < 0.25 * falls[0]
+    assert max(falls[2:]) < 0.05
 
 
 def losses_along(where, params, step, rates):
