@@ -366,6 +366,8 @@ def test_random_entries_are_learned_as_they_are(small, play):
     ("options", "message"),
     [
         ({"l2": 0.0}, "l2 or mu must be above 0"),
+        ({"mu": 0.1}, "mu is for option floor"),
+        ({"entries": 4}, "entries are for top_k and rand_k, not for rank"),
         ({"rank": 0}, "rank and entries must be at least 1"),
         ({"rank": 9, "capacity": 10}, "capacity must be at least 2 rank, not 10"),
         ({"partial": True, "line_search": True}, "with partial the step is that of option shift"),

@@ -22,7 +22,7 @@ learned is kept, and for which models, is as in FedNL. All clients take part in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, final
 
 import torch
@@ -30,13 +30,12 @@ from torch import Tensor
 
 from consilience.algorithm import Algorithm, Conditions, Family, Inbox, Phase
 from consilience.algorithms.exact_hessian import (
-    USUAL_L2,
     ExactHessian,
     InBasis,
+    LearnsHessians,
     data_basis,
     data_gradient,
     lifted,
-    term_of,
 )
 from consilience.algorithms.hessian_compressors import Compressor, PowerSGD, RankR
 from consilience.algorithms.hessian_entries import TopK
@@ -55,7 +54,7 @@ _COINS = 0x0B11
 
 
 @dataclass(frozen=True)
-class BL1(Algorithm):
+class BL1(LearnsHessians):
     """FedNL in a basis of the clients' data, with rounds without gradients and compressed models."""
 
     name: ClassVar[str] = "bl1"
@@ -92,23 +91,6 @@ class BL1(Algorithm):
             raise UserError(f"bl1: capacity must be at least 2 rank, not {self.capacity}")
         if self.basis == "standard" and self.directions is not None:
             raise UserError("bl1: directions are those of basis data")
-
-    @property
-    def _floor(self) -> Number:
-        return self._term if self.mu is None else self.mu
-
-    @property
-    def _term(self) -> Number:
-        return USUAL_L2 if self.l2 is None else self.l2
-
-    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
-        return replace(self, l2=term_of(self.name, self.l2, l2))
-
-    def linear_only(self) -> bool:
-        return True
-
-    def _layer(self, state: State) -> LinearLayer:
-        return LinearLayer.of(state["params"], self.name)
 
     def _directions(self, layer: LinearLayer) -> int:
         return layer.features if self.directions is None else min(self.directions, layer.features)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from consilience import tree
+from consilience import sweeping, tree
+from consilience.algorithm import Algorithm
 from consilience.client import Client, Step
 from consilience.errors import UserError
 from consilience.learning import linear_hessian
@@ -17,19 +18,38 @@ from consilience.learning.linear_hessian import LinearLayer
 from consilience.learning.low_rank import from_dense
 from consilience.learning.task import Task
 from consilience.problems.base import LOSS, row_sums
-from consilience.types import Batch, Params, State
+from consilience.types import Batch, Number, Params, State
 
 USUAL_L2 = 1e-3
 """The weight of the l2 term where neither the method nor the run says any."""
 
 
-def term_of(method: str, own: float | None, of_run: float) -> float:
-    """The weight of the l2 term: a method's own, or that of the run's losses, or the usual one."""
-    if own is None:
-        return of_run or USUAL_L2
-    if of_run not in (0.0, own):
-        raise UserError(f"{method}: its l2 is {own} and the run's is {of_run}: give the run's alone")
-    return own
+class LearnsHessians(Algorithm):
+    """What methods share whose hubs learn the Hessians of linear models, and know the l2 term."""
+
+    l2: float | None
+    """The weight of the l2 term; None: that of the run's losses, or the usual one where they have none."""
+    mu: float | None
+    """The least eigenvalue that a hub believes in; None: the weight of the l2 term."""
+
+    @property
+    def _term(self) -> Number:
+        return USUAL_L2 if self.l2 is None else self.l2
+
+    @property
+    def _floor(self) -> Number:
+        return self._term if self.mu is None else self.mu
+
+    def linear_only(self) -> bool:
+        return True
+
+    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
+        if self.l2 is not None and l2 not in (0.0, self.l2):
+            raise UserError(f"{self.name}: its l2 is {self.l2} and the run's is {l2}: give the run's alone")
+        return sweeping.replace(self, {"l2": l2 or self._term})
+
+    def _layer(self, state: State) -> LinearLayer:
+        return LinearLayer.of(state["params"], self.name)
 
 
 def data_gradient(client: Client, model: State) -> Params:

@@ -33,21 +33,20 @@ block, the others only products. As in FedSGD, `solver` and `local.epochs` do no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.algorithm import Algorithm, Conditions, Family, Inbox, Phase
+from consilience.algorithm import Conditions, Family, Inbox, Phase
 from consilience.algorithms.exact_hessian import (
-    USUAL_L2,
     ExactHessian,
+    LearnsHessians,
     data_gradient,
     dense,
     losses_along,
-    term_of,
 )
 from consilience.algorithms.hessian_compressors import Compressor, PowerSGD, RankR
 from consilience.algorithms.hessian_entries import RandK, SomeEntries, TopK
@@ -56,7 +55,7 @@ from consilience.errors import UserError
 from consilience.learning.linear_hessian import LinearLayer, hessian_memory
 from consilience.learning.symmetric_entries import mirrored
 from consilience.sweeping import check_non_negative, is_swept
-from consilience.types import Number, Params, State
+from consilience.types import Params, State
 
 HESSIAN, LEARNED = "hessian", "learned"
 """The groups that hold what a hub has learned (and what is sent of it), and what a client has."""
@@ -68,7 +67,7 @@ ENOUGH = 0.49
 
 @final
 @dataclass(frozen=True)
-class FedNL(Algorithm):
+class FedNL(LearnsHessians):
     """Clients send gradients and compressed changes of their Hessians; the server takes Newton steps."""
 
     name: ClassVar[str] = "fednl"
@@ -98,22 +97,12 @@ class FedNL(Algorithm):
             raise UserError("fednl: rank and entries must be at least 1")
         if self.capacity < 2 * self.rank:
             raise UserError(f"fednl: capacity must be at least 2 rank, not {self.capacity}")
+        if self.mu is not None and self.option == "shift":
+            raise UserError("fednl: mu is for option floor; shift adds what the Hessians are off by")
+        if self.entries is not None and self.compressor in ("rank", "power_sgd"):
+            raise UserError(f"fednl: entries are for top_k and rand_k, not for {self.compressor}")
         if self.partial and (self.line_search or self.option != "shift"):
             raise UserError("fednl: with partial the step is that of option shift, without a line search")
-
-    @property
-    def _floor(self) -> Number:
-        return self._term if self.mu is None else self.mu
-
-    @property
-    def _term(self) -> Number:
-        return USUAL_L2 if self.l2 is None else self.l2
-
-    def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
-        return replace(self, l2=term_of(self.name, self.l2, l2))
-
-    def linear_only(self) -> bool:
-        return True
 
     def _compressor(self, layer: LinearLayer) -> Compressor:
         if self.compressor == "rank":
@@ -123,9 +112,6 @@ class FedNL(Algorithm):
         count = layer.size if self.entries is None else self.entries
         kind = TopK if self.compressor == "top_k" else RandK
         return kind(layer.size, count, self.capacity)
-
-    def _layer(self, state: State) -> LinearLayer:
-        return LinearLayer.of(state["params"], self.name)
 
     def init_hub(self, model: State) -> State:
         layer, like = self._layer(model), next(iter(model["params"].values()))
