@@ -14,7 +14,7 @@ import json
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Problem:
     """Logistic regression on all of a data set, in float64: `f(w) = mean loss + L2/2 |w|^2`."""
 
     data: str
+    device: str = "cpu"
 
     @cached_property
     def rows(self) -> tuple[Tensor, Tensor]:
@@ -61,31 +62,35 @@ class Problem:
         shift, scale = normalisation(dataset, "half")
         inputs = (dataset.inputs.double() - shift) / scale
         inputs = inputs.flatten(1)
-        return torch.cat([inputs, torch.ones(len(inputs), 1, dtype=inputs.dtype)], 1), dataset.targets
+        inputs = torch.cat([inputs, torch.ones(len(inputs), 1, dtype=inputs.dtype)], 1)
+        return inputs.to(self.device), dataset.targets.to(self.device)
 
     def value(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its gradient at weights [classes, inputs and bias], flattened."""
         inputs, targets = self.rows
-        weights = torch.from_numpy(flat).reshape(-1, inputs.shape[1])
+        weights = self._weights(flat)
         logits = inputs @ weights.T
         logs = logits.log_softmax(1)
         slopes = logs.exp()
-        slopes[torch.arange(len(targets)), targets] -= 1
+        slopes.scatter_add_(1, targets[:, None], -torch.ones_like(logs[:, :1]))
         gradient = slopes.T @ inputs / len(targets) + L2 * weights
         fit = -logs.gather(1, targets[:, None]).mean()
-        return float(fit + L2 / 2 * weights.square().sum()), gradient.flatten().numpy()
+        return float(fit + L2 / 2 * weights.square().sum()), gradient.flatten().cpu().numpy()
+
+    def _weights(self, flat: np.ndarray) -> Tensor:
+        return torch.from_numpy(flat).to(self.device).reshape(-1, self.rows[0].shape[1])
 
     def hessian(self, flat: np.ndarray) -> LinearOperator:
         """The Hessian at some weights."""
         inputs, targets = self.rows
-        weights = torch.from_numpy(flat).reshape(-1, inputs.shape[1])
+        weights = self._weights(flat)
         chances = (inputs @ weights.T).softmax(1)
 
         def times(vector: np.ndarray) -> np.ndarray:
-            direction = torch.from_numpy(vector).reshape(weights.shape)
+            direction = self._weights(vector)
             moved = inputs @ direction.T
             moved = chances * (moved - (chances * moved).sum(1, keepdim=True))
-            return (moved.T @ inputs / len(targets) + L2 * direction).flatten().numpy()
+            return (moved.T @ inputs / len(targets) + L2 * direction).flatten().cpu().numpy()
 
         return LinearOperator((flat.size, flat.size), matvec=times, dtype=np.float64)
 
@@ -101,9 +106,10 @@ class Problem:
         return best
 
 
-def known_optimum(data: str) -> tuple[Problem, np.ndarray]:
+@cache
+def known_optimum(data: str, device: str) -> tuple[Problem, np.ndarray]:
     """The problem of a data set with its optimum, which is kept in a file."""
-    problem, file = Problem(data), RESULTS.parent / f"convex-{data}.npy"
+    problem, file = Problem(data, device), RESULTS.parent / f"convex-{data}.npy"
     if not file.exists():
         np.save(file, problem.optimum(), allow_pickle=False)
     return problem, np.load(file, allow_pickle=False)
@@ -146,7 +152,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def course(setting: str, method: str, rounds: int, device: str) -> dict[str, Any]:
     """How a method approaches the optimum, with the best of its learning rates."""
     data, partition = SETTINGS[setting]
-    problem, best = known_optimum(data)
+    problem, best = known_optimum(data, device)
     least = problem.value(best)[0]
     values = {
         "data": {"name": data, "normalize": "half"},
@@ -224,11 +230,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--plot", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     for setting in options.settings:
         if setting not in SETTINGS:
             parser.error(f"unknown setting {setting!r}; there are {', '.join(SETTINGS)}")
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found = json.loads(options.out.read_text()) if options.out.exists() else {}
     if options.plot:
         draw(found)
         return
@@ -238,10 +245,11 @@ def main() -> None:
             if method in own:
                 continue
             own[method] = course(setting, method, options.rounds, options.device)
-            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
             last, seconds = own[method]["excess"][-1], own[method]["seconds"]
             print(
-                f"{setting:28} {method:14} f - f* {last:.2e} after {options.rounds} rounds, {seconds:.0f} s"
+                f"{setting:28} {method:14} f - f* {last:.2e} after {options.rounds} rounds, {seconds:.0f} s",
+                flush=True,
             )
 
 
