@@ -166,7 +166,7 @@ Evaluated = Literal["hub", "client", "both"]
 """Which models are evaluated: those of hubs, every client's own, or both."""
 
 
-class Algorithm(ABC):
+class Algorithm(sweeping.Sweepable, ABC):
     """A method, as a frozen dataclass that holds numbers only: initial states and exchanges of messages."""
 
     name: ClassVar[str]

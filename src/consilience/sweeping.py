@@ -4,15 +4,21 @@ A method, an objective or a solver is a frozen dataclass of numbers. In a sweep 
 are 0-d tensors that differ between lanes, the places in which clients train side by side as one stacked
 computation. `split` takes them out, `join` puts them back; what is left in between is hashable, equal for
 all lanes, and holds nothing that a `vmap` must not capture.
+
+A user asks for a sweep by lists in place of numbers, in a file or in Python: `FedProx(mu=[0.1, 1.0])`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +26,99 @@ from consilience.errors import UserError
 from consilience.types import Number, Params
 
 Part = TypeVar("Part")
+
+ANY = "any"
+"""What stands for a swept number where a method does not use it: its result holds for all values."""
+
+
+class Sweepable:
+    """A part whose numbers may be lists, which stand for a variant with each of the values.
+
+    A list passes no check of a number: `__post_init__` waits until the variants are made.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        check = cls.__dict__.get("__post_init__")
+        if check is not None:
+            cls.__post_init__ = _once_known(check)  # type: ignore[attr-defined]
+
+
+def _once_known(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A check that is put off where some numbers are lists."""
+
+    @functools.wraps(check)
+    def checked(part: Any) -> None:
+        if not has_lists(part):
+            check(part)
+
+    return checked
+
+
+def as_list(value: object) -> list[Any] | None:
+    """The values that somebody gave in place of one; None for anything that is no sequence of numbers."""
+    if isinstance(value, np.ndarray):
+        return cast("list[Any]", value.tolist())
+    return list(value) if isinstance(value, list | tuple) else None
+
+
+def has_lists(part: object) -> bool:
+    """Whether a part, or one inside it, has lists in place of numbers."""
+    for field in dataclasses.fields(cast(Any, part)):
+        value = getattr(part, field.name)
+        if is_part(value) and has_lists(value):
+            return True
+        if isinstance(value, list | tuple | np.ndarray) and takes_number(
+            option_types(type(part))[field.name]
+        ):
+            return True
+    return False
+
+
+def option_types(cls: type) -> dict[str, object]:
+    """The options of a part and their types."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def admits(kind: object, wanted: type) -> bool:
+    """Whether an option's type is, or includes, a plain type. A float option can be swept."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return any(admits(one, wanted) for one in typing.get_args(kind))
+    return kind is wanted
+
+
+def takes_number(kind: object) -> bool:
+    """Whether an option's type is a number, or includes one, and no sequence."""
+    return admits(kind, float) or admits(kind, int)
+
+
+def apart(numbers: Mapping[str, object], more: Mapping[str, object], owner: str) -> dict[str, object]:
+    """Named numbers and some more, whose names say whose they are where they would be there twice.
+
+    >>> apart({"lr": 1}, {"lr": 2, "momentum": 0}, "solver")
+    {'lr': 1, 'solver.lr': 2, 'momentum': 0}
+    """
+    return {**numbers, **{f"{owner}.{key}" if key in numbers else key: v for key, v in more.items()}}
+
+
+def label_of(numbers: Mapping[str, object]) -> str:
+    """The words that tell a variant from others.
+
+    >>> label_of({"mu": 0.1, "lr": ANY})
+    'mu=0.1 lr=any'
+    """
+    return " ".join(f"{name}={value}" for name, value in numbers.items())
+
+
+def without_numbers(label: str, numbers: Mapping[str, object]) -> str:
+    """A label without the numbers that `label_of` put there.
+
+    >>> without_numbers("fedprox weighting=uniform mu=0.1", {"mu": 0.1, "alpha": 1})
+    'fedprox weighting=uniform'
+    """
+    words = {f"{name}={value}" for name, value in numbers.items()}
+    return " ".join(word for word in label.split(" ") if word not in words)
 
 
 @dataclasses.dataclass(frozen=True)

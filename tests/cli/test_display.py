@@ -57,3 +57,30 @@ def test_the_end_is_told_by_the_metric(tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert all(word in said for word in (" r2 ", "to 0.5", "-0.2500", f"plot: {tmp_path / 'r2.png'}\n"))
     assert "accuracy" not in said
+
+
+def test_progress_of_a_sweep_shows_the_best_variant(capsys: pytest.CaptureFixture[str]):
+    """Not a mean over settings that have nothing in common; means are over seeds alone."""
+    inputs, targets = torch.zeros(9, 5), torch.arange(9) % 3
+    data = Dataset.from_arrays("own", inputs, targets, inputs, targets)
+    method = {"name": "fedprox", "mu": [0.1, 1.0], "weighting": "uniform"}
+    (arm,) = plan(read_config({"data": data, "method": method, "seeds": [0, 1], "clients": [3], "rounds": 1}))
+    display = PlainDisplay()
+    display.start([arm])
+    line = {"bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "samples": 5, "round": 1, "dropped": []}
+    found = [(0.1, 0.9, 1.0), (0.1, 0.7, 2.0), (1.0, 0.5, 8.0), (1.0, None, 9.0)]
+    display.round(
+        arm,
+        [
+            {
+                **line,
+                "seed": i % 2,
+                "method": f"mu={mu}",
+                "swept": {"mu": mu},
+                "test_accuracy": a,
+                "train_loss": b,
+            }
+            for i, (mu, a, b) in enumerate(found)
+        ],
+    )
+    assert "accuracy 80.00 %  (best: mu=0.1)  loss 1.5000" in capsys.readouterr().out

@@ -121,7 +121,7 @@ SWEEPS = [
     # (options, variants, labels)
     ({}, [Tea()], [""]),
     ({"minutes": [1, 2.5]}, [Tea(1.0), Tea(2.5)], ["minutes=1", "minutes=2.5"]),
-    ({"minutes": ["1e-1", "2e-1"]}, [Tea(0.1), Tea(0.2)], ["minutes=1e-1", "minutes=2e-1"]),
+    ({"minutes": ["1e-1", "2e-1"]}, [Tea(0.1), Tea(0.2)], ["minutes=0.1", "minutes=0.2"]),
     ({"sugar": [1, 2]}, [Tea(sugar=1.0), Tea(sugar=2.0)], ["sugar=1", "sugar=2"]),
     ({"infusions": [1, 2]}, [Tea(infusions=(1.0, 2.0))], [""]),
     (
@@ -167,8 +167,8 @@ def test_only_lists_for_numbers_make_a_grid():
     kinds = {"a": float, "b": float | None, "c": tuple[float, ...], "d": int}
     options = {"a": [1, 2], "b": [3], "c": [4, 5], "d": [6, 7]}
     assert list(grid(options, kinds)) == [
-        ({"a": 1, "b": 3, "c": [4, 5], "d": [6, 7]}, "a=1"),
-        ({"a": 2, "b": 3, "c": [4, 5], "d": [6, 7]}, "a=2"),
+        ({"a": 1, "b": 3, "c": [4, 5], "d": [6, 7]}, {"a": 1}),
+        ({"a": 2, "b": 3, "c": [4, 5], "d": [6, 7]}, {"a": 2}),
     ]
 
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Column
 from rich.text import Text
 
+from consilience import sweeping
 from consilience.cli.screen import console
 from consilience.experiment import Arm, Listener, Result
 from consilience.experiment.folder import plots_of
@@ -40,13 +41,21 @@ class _Clock(Listener):
         self.seen += 1
         self.bytes += sum(line["bytes_up"] + line["bytes_down"] for line in lines)
         score = f"test_{self.metric.name}"
-        scores = [line[score] for line in lines if line.get(score) is not None]
-        losses = [line["train_loss"] for line in lines if line["train_loss"] is not None]
+        best = self.best(lines, score)
+        scores = [line[score] for line in best if line.get(score) is not None]
+        losses = [line["train_loss"] for line in best if line["train_loss"] is not None]
+        told = [line.get("swept", {}) for line in lines]
+        unlike = {
+            key: value
+            for key, value in best[0].get("swept", {}).items()
+            if {value} != {one[key] for one in told}
+        }
         seconds = max(lines[0]["seconds"], 1e-9)
         facts = [
             arm.name,
             f"round {lines[0]['round']}/{arm.config.rounds}",
             f"{self.metric.name} {self.metric.shown_with_unit(fmean(scores))}" if scores else "",
+            f"(best: {sweeping.label_of(unlike)})" if scores and unlike else "",
             f"loss {fmean(losses):.4f}" if losses else "",
             f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
             f"{human_bytes(self.bytes)} sent",
@@ -54,6 +63,18 @@ class _Clock(Listener):
         ]
         dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
         return "  ".join(filter(None, facts)) + (f"  dropped {', '.join(dropped)}" if dropped else "")
+
+    def best(self, lines: list[dict[str, Any]], score: str) -> list[dict[str, Any]]:
+        """The lines of the variant that is best in a round: a mean over unlike variants would say nothing."""
+        variants: dict[str, list[dict[str, Any]]] = {}
+        for line in lines:
+            variants.setdefault(line.get("method", ""), []).append(line)
+        sound = {
+            fmean(line[score] for line in found): found
+            for found in variants.values()
+            if all(line.get(score) is not None for line in found)
+        }
+        return sound[self.metric.best(sound)] if sound else next(iter(variants.values()))
 
     def left(self, arm: Arm, number: int) -> float:
         """Seconds that the rest will take after a round if rounds go on as they went."""

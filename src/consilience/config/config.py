@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     FiniteFloat,
     StringConstraints,
     ValidationError,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from consilience.algorithm import Init
 from consilience.config.entries import read_method
@@ -28,7 +30,7 @@ from consilience.config.fields import (
     TopologyField,
     read_solver,
 )
-from consilience.config.options import first_problem, read_part
+from consilience.config.options import allow_lists, first_problem, read_part
 from consilience.config.overrides import DEFAULT_PARTS
 from consilience.config.sections import (
     CheckpointSection,
@@ -39,6 +41,7 @@ from consilience.config.sections import (
     Section,
     read_data,
 )
+from consilience.config.sweeps import OF_SETTING, OF_TRAINING, PLAIN, Numbers, expand, put, take_lists
 from consilience.data.dataset import Dataset
 from consilience.data.partitioners import PARTITIONERS
 from consilience.engine.build import resolve_executor
@@ -48,13 +51,18 @@ from consilience.engine.scene import ExecutorName
 from consilience.errors import UserError, unknown
 from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
+from consilience.sweeping import label_of
 
 WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "compare"})
 """Keys that an item of `compare` cannot change."""
+INTERNAL = frozenset({"compare", "numbers"})
+"""Fields that a setting has of its own."""
 
 
 class Config(Section):
     """One run: methods compared in one setting, or in several."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=allow_lists(*PLAIN))
 
     name: str = Field(
         "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run's folder is OUT/NAME."
@@ -136,6 +144,8 @@ class Config(Section):
     compare: list[dict[str, Any]] = Field(
         default_factory=list, description="Several settings: each item overrides keys of this file."
     )
+    numbers: SkipJsonSchema[Annotated[Numbers, Field(exclude=True)]] = Field(default_factory=Numbers)
+    """Lists that were given for numbers of the setting and of training."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -191,7 +201,9 @@ class Config(Section):
                 f"precision {self.precision} is for float32 on a GPU, not for {self.dtype} on {device.type}: "
                 "set precision: fp32"
             )
+        counted = self.compare or "topology.nodes" in self.numbers.lists
         changes = {
+            "clients": self.clients if counted else self.population,
             "device": str(device),
             "memory": self.memory or (f"{usual_memory(device)}B" if device.type == "cuda" else None),
             "executor": resolve_executor(self.executor),
@@ -199,10 +211,43 @@ class Config(Section):
         return self.model_copy(update=changes)
 
     def settings(self) -> list[tuple[str, Config]]:
-        """The settings to run, each with a label: this one, or those of `compare`."""
+        """The settings to run, each with a label: this one, or those of `compare`, by swept numbers."""
+        return [
+            (" ".join(filter(None, (label, label_of(numbers)))), config.chosen(numbers))
+            for label, one in self._compared()
+            for numbers, config in one.swept_over(OF_SETTING)
+        ]
+
+    def chosen(self, numbers: dict[str, object]) -> Config:
+        """The configuration, which knows the numbers that tell it from other settings."""
+        if not numbers:
+            return self
+        return self.model_copy(update={"numbers": Numbers(self.numbers.lists, numbers)})
+
+    def trainings(self) -> list[tuple[dict[str, object], Config]]:
+        """The setting with each of the numbers that are swept in training, which come with it."""
+        return self.swept_over(OF_TRAINING)
+
+    def swept_over(self, keys: tuple[str, ...]) -> list[tuple[dict[str, object], Config]]:
+        """The configuration with every combination of the lists under some keys."""
+        lists = self.numbers.of(keys)
+        if not lists:
+            return [({}, self)]
+        rest = {path: values for path, values in self.numbers.lists.items() if path not in lists}
+        base = put(self._values(), rest)
+        return [
+            (short, read_config(put(base, values), label_of(short)).chosen(self.numbers.chosen))
+            for values, short in expand(lists)
+        ]
+
+    def _values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in Config.model_fields if name not in INTERNAL}
+
+    def _compared(self) -> list[tuple[str, Config]]:
+        """This setting, or those of `compare`, each with a label."""
         if not self.compare:
             return [(self.topology.name, self)]
-        base = {name: getattr(self, name) for name in Config.model_fields if name != "compare"}
+        base = put(self._values(), self.numbers.lists)
         settings = []
         for number, changes in enumerate(self.compare):
             for key in sorted(changes.keys() & WHOLE_RUN):
@@ -220,7 +265,16 @@ class Config(Section):
 
     def written(self) -> dict[str, Any]:
         """The configuration as plain values, with every default spelled out."""
-        return self.model_dump(mode="json")
+        values = put(self.model_dump(mode="json"), self.numbers.lists)
+        if not self.compare:
+            return values
+        return values | {"compare": [{"label": label, **one.own_values()} for label, one in self._compared()]}
+
+    def own_values(self) -> dict[str, Any]:
+        """What a setting that is compared with others says of itself: everything but what all share."""
+        nodes = {"clients", "topology.nodes"} & self.numbers.lists.keys()
+        counted = self if nodes else self.model_copy(update={"clients": self.population})
+        return {key: value for key, value in counted.written().items() if key not in WHOLE_RUN}
 
 
 def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset | None = None) -> Config:
@@ -232,11 +286,13 @@ def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset 
         own: A data set from Python, in place of a known one.
     """
     try:
-        values = dict(values)
+        values, lists = take_lists(values)
+        if "numbers" in values:
+            raise unknown("key", "numbers", Config.model_fields.keys() - INTERNAL)
         data = read_data(values.get("data", own))
         if own is not None and isinstance(data, dict):
             values["data"] = {**data, "own": own}
-        return Config.model_validate(values)
+        return Config.model_validate({**values, "numbers": Numbers(lists)})
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except ValidationError as error:
@@ -254,7 +310,7 @@ def _problem(error: ValidationError) -> str:
         assert isinstance(kind, type)
         assert issubclass(kind, BaseModel)
         section = kind
-    valid = [name for name in section.model_fields if name != "own"]
+    valid = [name for name in section.model_fields if name not in ("own", "numbers")]
     return str(
         unknown("key", ".".join(map(str, problem["loc"])), [".".join([*map(str, path), n]) for n in valid])
     )

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 from consilience.algorithm import Algorithm, Init
 from consilience.algorithms import ALIASES, METHODS
-from consilience.config.options import Sweep, part_schema, read_sweep, write_part
+from consilience.config.options import FLOATS, Sweep, part_schema, read_sweep, sweep_of, write_part
 from consilience.errors import UserError, unknown
 from consilience.method import Composed
 from consilience.objectives import OBJECTIVES
 from consilience.rules import RULES
 from consilience.server_steps import SERVER_STEPS
+from consilience.sweeping import apart
 from consilience.transforms import TRANSFORMS
 from consilience.transforms.base import Transformed
 from consilience.transforms.until import Until
@@ -64,20 +65,20 @@ def _transformed(choice: MethodChoice, entries: object, label: str | None) -> Me
         raise UserError("method: transforms is a list, e.g. [{name: noised, sigma: 0.1}]")
     if not entries:
         return choice
-    pairs = list(zip(choice.sweep.variants, choice.sweep.labels, strict=True))
+    pairs = list(zip(choice.sweep.variants, choice.sweep.numbers, strict=True))
     names, written = [choice.label], []
     for entry in entries:
         sweep = read_sweep("transform", TRANSFORMS, entry)
         pairs = [
-            (transform(algorithm), " ".join(filter(None, (first, second))))
+            (transform(algorithm), apart(first, second, transform.name))
             for algorithm, first in pairs
-            for transform, second in zip(sweep.variants, sweep.labels, strict=True)
+            for transform, second in zip(sweep.variants, sweep.numbers, strict=True)
         ]
         names.append(_label(str(sweep.written["name"]), sweep.variants[0], sweep.written))
         written.append(sweep.written)
-    variants, labels = zip(*pairs, strict=True)
+    variants, numbers = zip(*pairs, strict=True)
     name = label or " ".join(names)
-    whole = Sweep(variants, labels, {**choice.sweep.written, "transforms": written, "label": name})
+    whole = Sweep(variants, numbers, {**choice.sweep.written, "transforms": written, "label": name})
     return replace(choice, label=name, sweep=whole)
 
 
@@ -97,7 +98,7 @@ def _followed(choice: MethodChoice, value: object, label: str | None) -> MethodC
     variants = tuple(Until(first, rounds, other.sweep.variants[0]) for first in choice.sweep.variants)
     whole = Sweep(
         cast("tuple[Algorithm, ...]", variants),
-        choice.sweep.labels,
+        choice.sweep.numbers,
         {**choice.sweep.written, "then": then, "label": name},
     )
     return replace(choice, label=name, sweep=whole)
@@ -108,9 +109,10 @@ def _object(algorithm: Algorithm) -> MethodChoice:
     entry = _entry(algorithm)
     if entry is not None:
         return read_method(entry)
-    label = _label(algorithm.label, algorithm, {})
-    sweep: Sweep[Algorithm] = Sweep((algorithm,), ("",), {**write_part(algorithm), "label": label})
-    return MethodChoice(label, sweep, None, on_graph=False)
+    sweep = sweep_of(algorithm)
+    label = _label(algorithm.label, algorithm, sweep.written)
+    labelled = replace(sweep, written={**sweep.written, "label": label})
+    return MethodChoice(label, labelled, None, on_graph=False)
 
 
 def _entry(algorithm: Algorithm) -> dict[str, object] | None:
@@ -143,7 +145,7 @@ def _named(options: dict[str, object], label: str | None) -> MethodChoice:
     sweep = read_sweep("method", METHODS, {**options, "name": alias.method if alias else name})
     written = {**sweep.written, "name": name}
     label = label or _label(name, sweep.variants[0], sweep.written)
-    renamed = Sweep(sweep.variants, sweep.labels, {**written, "label": label})
+    renamed = Sweep(sweep.variants, sweep.numbers, {**written, "label": label})
     return MethodChoice(label, renamed, alias.init if alias else None, on_graph=alias is not None)
 
 
@@ -152,14 +154,18 @@ def _composition(options: dict[str, object], label: str | None) -> MethodChoice:
         if key not in _SLOTS:
             raise unknown("part of a composed method", key, _SLOTS)
     slots = {slot: read_sweep(slot, _SLOTS[slot], value) for slot, value in options.items()}
-    variants, labels = [], []
+    variants: list[Algorithm] = []
+    numbers: list[dict[str, object]] = []
     for chosen in itertools.product(*(range(len(sweep.variants)) for sweep in slots.values())):
         picks = dict(zip(slots, chosen, strict=True))
         variants.append(Composed(**{slot: slots[slot].variants[i] for slot, i in picks.items()}))
-        labels.append(" ".join(filter(None, (slots[slot].labels[i] for slot, i in picks.items()))))
+        told: dict[str, object] = {}
+        for slot, i in picks.items():
+            told = apart(told, slots[slot].numbers[i], slot)
+        numbers.append(told)
     name = label or "+".join(str(sweep.written["name"]) for sweep in slots.values())
     written: dict[str, object] = {slot: sweep.written for slot, sweep in slots.items()} | {"label": name}
-    return MethodChoice(name, Sweep(tuple(variants), tuple(labels), written), None, on_graph=False)
+    return MethodChoice(name, Sweep(tuple(variants), tuple(numbers), written), None, on_graph=False)
 
 
 def _label(name: str, part: object, swept: Mapping[str, object]) -> str:
@@ -179,7 +185,7 @@ def method_schema() -> dict[str, object]:
     text: dict[str, object] = {"type": "string"}
     changes: dict[str, dict[str, object]] = {
         "label": text,
-        "transforms": {"type": "array", "items": part_schema(TRANSFORMS, sweep=True)},
+        "transforms": {"type": "array", "items": part_schema(TRANSFORMS, sweep=FLOATS)},
         "then": {
             "type": "object",
             "properties": {"method": {}, "after": {"type": "integer", "minimum": 0}},
@@ -191,7 +197,7 @@ def method_schema() -> dict[str, object]:
     composition = {
         "type": "object",
         "title": "composition",
-        "properties": {slot: part_schema(parts, sweep=True) for slot, parts in _SLOTS.items()} | changes,
+        "properties": {slot: part_schema(parts, sweep=FLOATS) for slot, parts in _SLOTS.items()} | changes,
         "additionalProperties": False,
     }
-    return {"anyOf": [part_schema(named, sweep=True, more=changes), composition]}
+    return {"anyOf": [part_schema(named, sweep=FLOATS, more=changes), composition]}

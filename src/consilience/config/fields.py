@@ -10,7 +10,16 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, PlainValidator
 
 from consilience.config.entries import MethodChoice, method_schema, read_method
-from consilience.config.options import Sweep, part_schema, read_part, read_sweep, write_part
+from consilience.config.options import (
+    FLOATS,
+    NUMBERS,
+    Sweep,
+    part_schema,
+    read_part,
+    read_sweep,
+    sweep_of,
+    write_part,
+)
 from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.errors import UserError
 from consilience.graphs import TOPOLOGIES
@@ -30,12 +39,14 @@ class _Described:
         return self.schema()
 
 
-def _one(kind: str, registry: Mapping[str, type[Any]], base: type) -> tuple[Any, ...]:
+def _one(
+    kind: str, registry: Mapping[str, type[Any]], base: type, *, sweep: Sequence[str] = ()
+) -> tuple[Any, ...]:
     """How a field that holds one named part is read, written and described."""
     return (
         PlainValidator(lambda value: value if isinstance(value, base) else read_part(kind, registry, value)),
         PlainSerializer(write_part, return_type=dict),
-        _Described(partial(part_schema, registry)),
+        _Described(partial(part_schema, registry, sweep=sweep)),
     )
 
 
@@ -45,7 +56,7 @@ def read_solver(value: object) -> Sweep[Solver]:
         return value
     if isinstance(value, Solver):
         if SOLVERS.get(value.name) is not type(value):
-            return Sweep((value,), ("",), write_part(value))
+            return sweep_of(value)
         value = write_part(value)
     return read_sweep("solver", SOLVERS, value)
 
@@ -62,15 +73,15 @@ def _read_methods(value: object) -> list[MethodChoice]:
     return choices
 
 
-PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner)]
+PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner, sweep=NUMBERS)]
 ModelField = Annotated[ModelSpec, *_one("model", MODELS, ModelSpec)]
 ProblemField = Annotated[Problem, *_one("problem", PROBLEMS, Problem)]
-TopologyField = Annotated[Topology, *_one("topology", TOPOLOGIES, Topology)]
+TopologyField = Annotated[Topology, *_one("topology", TOPOLOGIES, Topology, sweep=NUMBERS)]
 SolverField = Annotated[
     Sweep[Solver],
     PlainValidator(read_solver),
     PlainSerializer(lambda sweep: sweep.written, return_type=dict),
-    _Described(partial(part_schema, SOLVERS, sweep=True)),
+    _Described(partial(part_schema, SOLVERS, sweep=FLOATS)),
 ]
 MethodsField = Annotated[
     list[MethodChoice],

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from consilience.errors import UserError, unknown
+from consilience.sweeping import (
+    admits,
+    apart,
+    as_list,
+    has_lists,
+    is_part,
+    label_of,
+    option_types,
+    takes_number,
+)
 
 T = TypeVar("T")
 
@@ -92,12 +101,6 @@ def _name_and_options(kind: str, value: object) -> tuple[str, dict[str, object]]
     raise UserError(f"{kind}: expected a name or {{name: ..., option: ...}}, not {shown}")
 
 
-def option_types(cls: type) -> dict[str, object]:
-    """The options of a part and their types."""
-    hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-
-
 def write_part(part: object) -> dict[str, object]:
     """The inverse of `read_part`, with every option spelled out."""
     written: dict[str, object] = {"name": getattr(part, "name", type(part).__name__)}
@@ -108,14 +111,8 @@ def write_part(part: object) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def admits(kind: object, wanted: type) -> bool:
-    """Whether an option's type is, or includes, a plain type. A float option can be swept."""
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return any(admits(one, wanted) for one in typing.get_args(kind))
-    return kind is wanted
+    values = as_list(value)
+    return value if values is None else values
 
 
 @dataclass(frozen=True)
@@ -123,38 +120,62 @@ class Sweep(Generic[T]):
     """A part, or several variants that differ in numbers only: a list where a number is expected."""
 
     variants: tuple[T, ...]
-    labels: tuple[str, ...]
-    """What tells the variants apart, e.g. `mu=0.1`; empty for a single one."""
+    numbers: tuple[dict[str, object], ...]
+    """What tells each of the variants apart, e.g. `{"mu": 0.1}`; nothing for a single one."""
     written: dict[str, object]
     """What stands for it in a configuration, with every option spelled out."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The numbers in words, e.g. `mu=0.1`."""
+        return tuple(map(label_of, self.numbers))
 
 
 def grid(
     options: Mapping[str, object], kinds: Mapping[str, object]
-) -> Iterator[tuple[dict[str, object], str]]:
-    """Every combination of the lists given for numbers, each with a label of what differs."""
-    lists = {key: v for key, v in options.items() if isinstance(v, list) and admits(kinds.get(key), float)}
-    for key, values in lists.items():
-        _check_values(key, values)
+) -> Iterator[tuple[dict[str, object], dict[str, object]]]:
+    """Every combination of the lists given for numbers, each with the numbers that differ."""
+    lists = lists_in(options, {key: kind for key, kind in kinds.items() if admits(kind, float)})
+    for chosen in combinations(lists):
+        yield {**options, **chosen}, {key: chosen[key] for key in chosen if len(lists[key]) > 1}
+
+
+def lists_in(options: Mapping[str, object], kinds: Mapping[str, object]) -> dict[str, list[object]]:
+    """The lists among some options where a number is expected, as lists of different numbers.
+
+    Args:
+        options: Values by the names of options.
+        kinds: The types of options; only those that are here and take a number are looked at.
+    """
+    return {
+        key: read_values(key, values)
+        for key, value in options.items()
+        if (values := as_list(value)) is not None and takes_number(kinds.get(key))
+    }
+
+
+def combinations(lists: Mapping[str, list[object]]) -> Iterator[dict[str, object]]:
+    """Every choice of one number from each list; a single empty one where there is no list."""
     for combination in itertools.product(*lists.values()):
-        chosen = dict(zip(lists, combination, strict=True))
-        label = " ".join(f"{key}={value}" for key, value in chosen.items() if len(lists[key]) > 1)
-        yield {**options, **chosen}, label
+        yield dict(zip(lists, combination, strict=True))
 
 
-def _check_values(key: str, values: list[object]) -> None:
-    """Refuse a list that is not one of different numbers."""
+def read_values(key: str, values: list[object]) -> list[object]:
+    """The numbers of a sweep; a list that is not one of different numbers is refused."""
     if not values:
         raise UserError(f"{key}: the list of values is empty")
-    numbers = {_number(key, value) for value in values}
-    if len(numbers) != len(values):
+    numbers: list[object] = [_number(key, value) for value in values]
+    if len(set(numbers)) != len(numbers):
         raise UserError(f"{key}: {values} names a value twice")
+    return numbers
 
 
 def _number(key: str, value: object) -> float:
     """The value of a sweep as a number; YAML reads 1e-3 as text."""
     try:
-        if isinstance(value, int | float | str) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        if isinstance(value, str):
             return float(value)
     except ValueError:
         pass
@@ -174,31 +195,59 @@ def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Swe
         raise unknown(kind, name, registry)
     combined = list(grid(options, option_types(registry[name])))
     variants = tuple(make_part(kind, registry[name], chosen) for chosen, _ in combined)
-    kinds = option_types(registry[name])
-    lists = {key: v for key, v in options.items() if isinstance(v, list) and admits(kinds[key], float)}
-    lists = {key: values for key, values in lists.items() if len(values) > 1}
-    return Sweep(variants, tuple(label for _, label in combined), {**write_part(variants[0]), **lists})
+    numbers = tuple(differing for _, differing in combined)
+    lists = {key: list(dict.fromkeys(one[key] for one in numbers)) for key in numbers[0]}
+    return Sweep(variants, numbers, {**write_part(variants[0]), **lists})
+
+
+def sweep_of(part: T) -> Sweep[T]:
+    """The variants that an object with lists in place of numbers stands for, also in parts of it."""
+    if not has_lists(part):
+        return Sweep((part,), ({},), write_part(part))
+    kinds, choices = option_types(type(part)), dict[str, list[tuple[object, dict[str, object]]]]()
+    for name, kind in kinds.items():
+        value = getattr(part, name)
+        if is_part(value):
+            inner = sweep_of(value)
+            choices[name] = list(zip(inner.variants, inner.numbers, strict=True))
+        elif (values := as_list(value)) is not None and admits(kind, float):
+            numbers = read_values(name, values)
+            choices[name] = [(number, {name: number} if len(numbers) > 1 else {}) for number in numbers]
+    variants, told = [], []
+    for combination in itertools.product(*choices.values()):
+        chosen = dict(zip(choices, (value for value, _ in combination), strict=True))
+        variants.append(dataclasses.replace(typing.cast(Any, part), **chosen))
+        own: dict[str, object] = {}
+        for name, (_, differing) in zip(choices, combination, strict=True):
+            own = apart(own, differing, name)
+        told.append(own)
+    return Sweep(tuple(variants), tuple(told), write_part(part))
 
 
 JsonSchema = dict[str, Any]
 """A JSON schema."""
+FLOATS, NUMBERS = ("number",), ("number", "integer")
+"""Types in the words of a schema: what one computation can sweep, and what can be swept at all."""
 
 
 def part_schema(
-    registry: Mapping[str, type[Any]], *, sweep: bool = False, more: Mapping[str, JsonSchema] | None = None
+    registry: Mapping[str, type[Any]],
+    *,
+    sweep: Sequence[str] = (),
+    more: Mapping[str, JsonSchema] | None = None,
 ) -> JsonSchema:
     """The JSON schema, for editors, of a part: a name, or an object with a name and that part's options.
 
     Args:
         registry: The parts to choose from, by name.
-        sweep: Whether a number may be a list of numbers.
+        sweep: The types of options, in the words of a schema, that may be lists of such numbers.
         more: Schemas of further keys that every such object may have.
     """
     variants = []
     for name, cls in registry.items():
         properties = TypeAdapter(cls).json_schema().get("properties", {})
         if sweep:
-            properties = {key: _or_list(schema) for key, schema in properties.items()}
+            properties = {key: _or_list(schema, sweep) for key, schema in properties.items()}
         variants.append(_object_schema(name, cls, {**properties, **(more or {})}))
     return {"anyOf": [{"enum": sorted(registry)}, *variants]}
 
@@ -214,11 +263,25 @@ def _object_schema(name: str, cls: type, properties: dict[str, JsonSchema]) -> J
     }
 
 
-def _or_list(schema: JsonSchema) -> JsonSchema:
+def _or_list(schema: JsonSchema, kinds: Sequence[str] = NUMBERS) -> JsonSchema:
     """The schema of an option, where a number may also be a list of numbers: a sweep."""
-    choices = schema.get("anyOf", [schema])
-    if not any(choice.get("type") == "number" for choice in choices):
+    choices = schema.get("anyOf") or [{key: value for key, value in schema.items() if key not in _ABOUT}]
+    if not any(choice.get("type") in kinds for choice in choices):
         return schema
-    rest = {key: value for key, value in schema.items() if key not in ("type", "anyOf")}
-    plain = [{"type": choice["type"]} for choice in choices]
-    return {**rest, "anyOf": [*plain, {"type": "array", "items": {"type": "number"}}]}
+    about = {key: value for key, value in schema.items() if key in _ABOUT}
+    return {**about, "anyOf": [*choices, {"type": "array", "items": {"type": "number"}}]}
+
+
+_ABOUT = ("title", "description", "default")
+"""What a JSON schema says about an option beside its type."""
+
+
+def allow_lists(*names: str) -> Callable[[JsonSchema], None]:
+    """What lets the JSON schema of a section have lists for its numbers; for all of them if none is named."""
+
+    def change(schema: JsonSchema) -> None:
+        properties = schema["properties"]
+        for name in names or properties:
+            properties[name] = _or_list(properties[name])
+
+    return change

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from consilience.config.options import allow_lists
 from consilience.data.dataset import Dataset, Normalisation
 from consilience.data.sets import SOURCES
 from consilience.engine.network import Network
@@ -59,6 +60,8 @@ class DataSection(Section):
 
 class LocalSection(Section):
     """How much a client trains in a round."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=allow_lists())
 
     epochs: int | None = Field(None, ge=1)
     steps: int | None = Field(None, ge=1, description="How many steps, instead of epochs.")

@@ -23,6 +23,7 @@ from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import ExecutorName, Scene
 from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
+from consilience.exchange import uses
 from consilience.graphs.base import Adjacency
 from consilience.learning import chain
 from consilience.learning.batches import Pool
@@ -77,6 +78,16 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
         algorithm.init_hub(model)
         algorithm.init_memory(model)
         algorithm.init_link(model)
+
+
+def takes_steps(scene: Scene, variant: tuple[Algorithm, Solver]) -> bool:
+    """Whether a method has clients train, or looks at how they would; else it is alike for all solvers."""
+    task = _task(scene)
+    ((algorithm, solver),) = _fitted(scene.dataset, task, [variant])
+    with torch.random.fork_rng(devices=[]):
+        model = task.weights_of(scene.build())
+    graph = adjacency_of(scene, scene.seeds[0]) is not None
+    return uses.takes_steps(algorithm, task, solver, scene.work, model, rounds=scene.rounds, peer=graph)
 
 
 def _try(scene: Scene, task: Task, model: State) -> None:

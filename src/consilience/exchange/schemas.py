@@ -56,12 +56,16 @@ def schemas_of(
         peer: Whether clients are nodes of a graph.
         setup: Whether the exchanges before the first round are meant.
     """
-    quick = algorithm.quick()
     client = idle_client(task, solver, work, next(iter(model["params"].values())).device, peer=peer)
-    hub, memory, link = quick.init_hub(model), quick.init_memory(model), quick.init_link(model)
+    return rehearse(algorithm.quick(), client, model, setup=setup)
+
+
+def rehearse(algorithm: Algorithm, client: Client, model: State, *, setup: bool) -> tuple[Exchanged, ...]:
+    """The schemas of a round's exchanges, or of those before the first round, from a client without data."""
+    hub, memory, link = algorithm.init_hub(model), algorithm.init_memory(model), algorithm.init_link(model)
     found: list[Exchanged] = []
     heard: State = {}
-    for phase in quick.setup() if setup else quick.phases():
+    for phase in algorithm.setup() if setup else algorithm.phases():
         if phase.replies:
             form, heard, link = dry_run(phase, client, heard, link)
         else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from consilience import sweeping
 from consilience.algorithm import Algorithm, Init
 from consilience.config import Config
 from consilience.config.entries import MethodChoice
@@ -16,13 +17,16 @@ from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners.base import Labels
-from consilience.engine.build import check
+from consilience.engine.build import check, takes_steps
 from consilience.engine.memory import read_size
 from consilience.engine.scene import Scene
 from consilience.errors import UserError
 from consilience.exchange.cohort import LocalWork
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.solvers import Solver
+
+UNTRAINED = ("epochs", "steps", "stragglers", "lr_decay", "clip")
+"""Numbers of `local` that make no difference to a method that never trains."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,10 @@ class Arm:
     scene: Scene
     choice: MethodChoice
     variants: tuple[tuple[Algorithm, Solver], ...]
-    labels: tuple[str, ...]
-    """What tables call the variants, one for each."""
+    numbers: tuple[dict[str, object], ...]
+    """What is swept, for each of the variants, without the numbers of the setting."""
+    training: str = ""
+    """The numbers of training that it was given, in words, where it is one arm of several."""
     alone: bool = False
     """Whether it is one of the method's replicas, which cannot share a computation."""
 
@@ -44,7 +50,13 @@ class Arm:
         """Names the arm's files."""
         if self.alone:
             return f"{self.setting} {self.labels[0]} seed {self.scene.seeds[0]}"
-        return f"{self.setting} {self.choice.label}"
+        return " ".join(filter(None, (self.setting, self.choice.label, self.training)))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What tables call the variants, one for each."""
+        told = map(sweeping.label_of, self.numbers)
+        return tuple(" ".join(filter(None, (self.choice.label, numbers))) for numbers in told)
 
     def apart(self) -> list[Arm]:
         """An arm for every replica where the method's states change their shapes, else the arm itself."""
@@ -55,10 +67,10 @@ class Arm:
                 self,
                 scene=replace(self.scene, partitions={seed: self.scene.partitions[seed]}),
                 variants=(variant,),
-                labels=(label,),
+                numbers=(numbers,),
                 alone=True,
             )
-            for variant, label in zip(self.variants, self.labels, strict=True)
+            for variant, numbers in zip(self.variants, self.numbers, strict=True)
             for seed in self.scene.seeds
         ]
 
@@ -66,6 +78,11 @@ class Arm:
         """The label and the seed of a replica."""
         seeds = self.scene.seeds
         return self.labels[replica // len(seeds)], seeds[replica % len(seeds)]
+
+    def swept(self, replica: int) -> dict[str, object]:
+        """All swept numbers of a replica, those of its setting first."""
+        own = self.numbers[replica // len(self.scene.seeds)]
+        return sweeping.apart(self.config.numbers.chosen, own, "method")
 
 
 def plan(config: Config) -> list[Arm]:
@@ -81,24 +98,54 @@ def plan(config: Config) -> list[Arm]:
         key = json.dumps([one.written()[k] for k in ("data", "partition", "seeds")] + [one.population])
         if key not in partitions:
             partitions[key] = split(one, datasets[name])
-        scene = _scene(one, datasets[name], partitions[key])
         for choice in one.method:
-            init: Init = choice.init or one.init or ("different" if one.topology.name != "star" else "common")
-            own_scene = replace(scene, init=init)
-            pairs = [
-                ((algorithm, solver), " ".join(filter(None, (choice.label, first, second))))
-                for algorithm, first in zip(choice.sweep.variants, choice.sweep.labels, strict=True)
-                for solver, second in zip(one.solver.variants, one.solver.labels, strict=True)
-            ]
-            variants, labels = zip(*pairs, strict=True)
-            check(own_scene, variants)
-            arms += Arm(setting, one, own_scene, choice, variants, labels).apart()
+            arms += _arms(setting, one, choice, datasets[name], partitions[key])
     _check_targets(arms, config.targets or ())
     names = [arm.name for arm in arms]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"two methods would both be called {twice!r}; give one a label")
     return arms
+
+
+def _arms(
+    setting: str, config: Config, choice: MethodChoice, dataset: Dataset, partitions: dict[int, Partition]
+) -> list[Arm]:
+    """A method in a setting: one arm, or one for each combination of swept numbers of training.
+
+    What a method does not use is not computed again for each value: the first one stands for all.
+    """
+    init: Init = choice.init or config.init or ("different" if config.topology.name != "star" else "common")
+    trainings, solver = config.trainings(), config.solver
+    first = replace(_scene(trainings[0][1], dataset, partitions), init=init)
+    solvers = list(zip(solver.variants, solver.numbers, strict=True))
+    if len(trainings) + len(solvers) > 2:
+        pairs = [(algorithm, solver.variants[0]) for algorithm in choice.sweep.variants]
+        check(first, pairs)
+        if not any(takes_steps(first, pair) for pair in pairs):
+            solvers = [(solver.variants[0], dict.fromkeys(solver.numbers[0], sweeping.ANY))]
+            trainings = _without(UNTRAINED, config)
+    arms: list[Arm] = []
+    for numbers, one in trainings:
+        scene = replace(_scene(one, dataset, partitions), init=init)
+        variants, told = [], []
+        for algorithm, own in zip(choice.sweep.variants, choice.sweep.numbers, strict=True):
+            for variant, others in solvers:
+                variants.append((algorithm, variant))
+                told.append(sweeping.apart(sweeping.apart(own, others, "solver"), numbers, "local"))
+        check(scene, variants)
+        words = sweeping.label_of(numbers)
+        arms += Arm(setting, one, scene, choice, tuple(variants), tuple(told), words).apart()
+    return arms
+
+
+def _without(unused: Collection[str], config: Config) -> list[tuple[dict[str, object], Config]]:
+    """The setting with each combination of numbers of training, but for some that make no difference."""
+    found: dict[str, tuple[dict[str, object], Config]] = {}
+    for numbers, one in config.trainings():
+        told = {key: sweeping.ANY if key in unused else value for key, value in numbers.items()}
+        found.setdefault(sweeping.label_of(told), (told, one))
+    return list(found.values())
 
 
 def _check_targets(arms: Sequence[Arm], targets: Sequence[float]) -> None:

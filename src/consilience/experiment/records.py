@@ -42,6 +42,7 @@ def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
             "method": label,
             "seed": seed,
             "round": record.round,
+            **_swept(arm, record.replica),
             **record.scores,
             "train_loss": record.train_loss,
             "bytes_up": sum(record.bytes_up.values()),
@@ -65,7 +66,14 @@ def client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
     """One line about a client at the end."""
     label, seed = arm.who(int(result["replica"]))
     rest = {key: value for key, value in result.items() if key != "replica"}
-    return finite_line({"setting": arm.setting, "method": label, "seed": seed, **rest})
+    swept = _swept(arm, int(result["replica"]))
+    return finite_line({"setting": arm.setting, "method": label, "seed": seed, **swept, **rest})
+
+
+def _swept(arm: Arm, replica: int) -> dict[str, Any]:
+    """The swept numbers of a replica, where there are any; `any` where it holds for all values of one."""
+    numbers = arm.swept(replica)
+    return {"swept": numbers} if numbers else {}
 
 
 def manifests(arms: list[Arm]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from consilience.errors import UserError
 from consilience.graphs import lazily as nx
+from consilience.sweeping import Sweepable
 
 Adjacency = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 """[nodes, nodes] who (rows) hears whom (columns)."""
@@ -20,7 +21,7 @@ REDRAWS = 1000
 """How often a random graph is drawn again before it is said that it will not be connected."""
 
 
-class Topology(ABC):
+class Topology(Sweepable, ABC):
     """A way to connect nodes."""
 
     name: ClassVar[str]

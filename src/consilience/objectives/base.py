@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from consilience.learning.task import Output, Task
+from consilience.sweeping import Sweepable
 from consilience.types import Batch, Params, State
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Pass(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Objective:
+class Objective(Sweepable):
     """The plain loss, with nothing added.
 
     Subclasses override what they change. `penalty` and `correct` see only their arguments: tensors they need

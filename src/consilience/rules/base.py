@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from consilience.sweeping import Sweepable
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from consilience.objectives.base import Objective
 
 
-class Rule(ABC):
+class Rule(Sweepable, ABC):
     """A way to merge models."""
 
     name: ClassVar[str]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from consilience.sweeping import Sweepable
 from consilience.types import Params, State
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ServerStep:
+class ServerStep(Sweepable):
     """Replaces the old model by the merged one.
 
     Subclasses override what they change.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 from consilience import tree
 from consilience.algorithm import Algorithm, Conditions, Inbox, Phase, Wrapper
 from consilience.errors import UserError
+from consilience.sweeping import Sweepable
 from consilience.transforms.until import Until
 from consilience.types import Params, State
 
@@ -54,7 +55,7 @@ class Message(NamedTuple):
         return {**self.upload, self.group: main}
 
 
-class Transform(ABC):
+class Transform(Sweepable, ABC):
     """A change of messages, as a frozen dataclass of numbers. Called with an algorithm, it wraps it."""
 
     name: ClassVar[str]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from numpy.random import Generator
 
 from consilience.errors import UserError
+from consilience.sweeping import Sweepable
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 """The numbers of some rows; those of one client are its shard."""
@@ -22,7 +23,7 @@ Needs = Literal["nothing", "order", "classes"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partitioner(ABC):
+class Partitioner(Sweepable, ABC):
     """A way to deal training rows to clients; its fields are its options.
 
     Attributes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from consilience.sweeping import Sweepable
 from consilience.types import Number, Params, State
 
 
-class Solver(ABC):
+class Solver(Sweepable, ABC):
     """How a client moves its parameters along a gradient."""
 
     name: ClassVar[str]
