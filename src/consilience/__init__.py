@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from consilience.algorithm import SingleExchange as SingleExchange
     from consilience.algorithm import Wrapper as Wrapper
     from consilience.algorithms import *  # noqa: F403
+    from consilience.api import load_model as load_model
     from consilience.api import run as run
     from consilience.client import Client as Client
     from consilience.client import Trained as Trained
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "algorithm": ("Algorithm", "Conditions", "Inbox", "Phase", "SingleExchange", "Wrapper"),
-    "api": ("run",),
+    "api": ("load_model", "run"),
     "client": ("Client", "Trained"),
     "data.dataset": ("Dataset",),
     "errors": ("UserError",),

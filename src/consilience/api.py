@@ -1,4 +1,4 @@
-"""The library from Python: one function."""
+"""The library from Python: a function that runs things, and one that loads what came out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from consilience.config.config import read_config
 from consilience.experiment import Listener, Result
 from consilience.experiment import run as run_experiment
 from consilience.experiment.folder import Existing, RunFolder
+from consilience.experiment.weights import load_model
+
+__all__ = ["load_model", "run"]
 
 Method = Algorithm | str | dict[str, Any]
 

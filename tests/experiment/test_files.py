@@ -44,7 +44,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
     _, result = written
     assert result.path is not None
     files = {str(path.relative_to(result.path)) for path in result.path.rglob("*") if path.is_file()}
-    assert {file for file in files if not file.startswith((".", "models/"))} == {
+    assert {file for file in files if not file.startswith((".", "models/", "weights/"))} == {
         "config.yaml",
         "metrics.jsonl",
         "clients.jsonl",
@@ -54,6 +54,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
         "partitions.json",
     }
     assert sum(file.startswith("models/") for file in files) == 2
+    assert sum(file.startswith("weights/") for file in files) == 6
 
 
 def test_a_line_for_every_method_seed_and_round(

@@ -114,6 +114,31 @@ def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar=
 
 
 @app.command()
+def export(
+    path: Annotated[
+        Path, typer.Argument(help="A run's folder, or a file below its weights/.", metavar="RUN")
+    ],
+    kind: Annotated[str, typer.Option("--format", help="onnx, or torch (torch.export).")] = "onnx",
+    method: Annotated[str | None, typer.Option(help="The method, as the table calls it.")] = None,
+    setting: Annotated[str | None, typer.Option(help="The setting, where there are several.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed; by default the first.")] = None,
+    client: Annotated[int | None, typer.Option(help="Whose own model.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Where to write; by default beside the model's own file.")
+    ] = None,
+) -> None:
+    """Write a model of a run for other programs, once it is checked against the module."""
+    from typing import cast
+
+    from consilience.experiment.exporting import Format
+    from consilience.experiment.exporting import export as write
+    from consilience.experiment.weights import find_weights, load_model
+
+    file = find_weights(path, method, setting=setting, seed=seed, client=client)
+    print(write(load_model(file), to or file, cast(Format, kind)))
+
+
+@app.command()
 def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/methods.md.")] = False,

@@ -38,6 +38,7 @@ from consilience.experiment.records import (
     metrics_line,
 )
 from consilience.experiment.result import Listener, Result
+from consilience.experiment.weights import save_weights
 from consilience.report.node_records import has_coordinates
 from consilience.report.summary import summarise
 from consilience.types import State
@@ -136,6 +137,8 @@ class _Run:
                 scores = [client_line(arm, line) for line in simulation.clients()]
                 self._append(CLIENTS, self.clients, scores)
             self.models[arm.name] = simulation.models(simulation.evaluated())
+            if self.folder:
+                save_weights(self.folder.path, arm, simulation)
         if self.folder:
             self.folder.save_models(arm.name, tree.flatten(self.models[arm.name]))
         self._checkpoint(number + 1, {})

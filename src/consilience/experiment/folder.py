@@ -25,6 +25,8 @@ Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS, MODELS = "checkpoint.safetensors", "partitions.json", "models"
+WEIGHTS = "weights"
+"""Where plain models are; `MODELS` has them stacked, for a run that goes on."""
 NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
 
 
@@ -82,7 +84,8 @@ class RunFolder:
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
         for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / MODELS, ignore_errors=True)
+        for name in (MODELS, WEIGHTS):
+            shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

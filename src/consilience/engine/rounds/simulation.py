@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -202,6 +202,17 @@ class Simulation:
         key = name and ("model", name, own)
         numbers = self.world.numbers_of(replicas)
         return self.world.executor.map(model, (0, 0, 0), numbers, hubs, memory, key=key)
+
+    def final_models(self) -> Iterator[tuple[int, int | None, State]]:
+        """Every model there is at the end: its replica, the client whose own it is (or None), and itself."""
+        alone = self.world.graph or self._own_models
+        kinds = [(self.evaluated(), alone, False)]
+        kinds += [(self._everyone(), True, True)] if self._both_models else []
+        for rows, named, own in kinds:
+            for chunk in _chunks(len(rows)):
+                models = self.models(rows[chunk], own=own)
+                for place, (replica, client) in enumerate(rows[chunk]):
+                    yield replica, client if named else None, tree.index(models, place)
 
     def evaluate(self) -> list[dict[str, float]]:
         """The scores on the global test set, by replica."""

@@ -1,0 +1,251 @@
+"""The plain models of a run: a file each, whose keys `load_state_dict` of the plain module takes.
+
+`weights/SETTING/METHOD/seed-0/model.safetensors` is what a server ends with, `client-3.safetensors` beside it
+a client's own model, where a method has such, or a node's. Every file says in its header what else it takes
+to use it: the architecture, the shape of inputs and their normalisation. So a file serves without its run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import safetensors
+import safetensors.torch
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from consilience.config.fields import ModelField
+from consilience.data.dataset import normalisation
+from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.scene import Scene
+from consilience.errors import UserError, unknown
+from consilience.experiment.folder import WEIGHTS, atomic_write
+from consilience.experiment.planning import Arm
+from consilience.learning.randomness import Purpose, torch_seed
+from consilience.types import State
+
+HEADER = "consilience"
+"""The key in a file's header under which it says what it is."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from, and what it takes to use it."""
+
+    setting: str
+    method: str
+    seed: int
+    client: int | None
+    """The client whose own model it is; None for a server's."""
+    rounds: int
+    model: dict[str, Any]
+    """The architecture, as a configuration says it."""
+    shape: tuple[int, ...]
+    """The shape of one input."""
+    outputs: int
+    inputs: str
+    """The type of raw inputs: uint8, int64 (tokens) or a float."""
+    tokens: int
+    """How many tokens there are; 0 where inputs are numbers."""
+    dtype: str
+    shift: list[Any]
+    scale: list[Any]
+    """`(raw - shift) / scale` is what the network takes."""
+
+    @classmethod
+    def read(cls, text: str) -> Origin:
+        """What a file's header says."""
+        fields = json.loads(text)
+        return cls(**{**fields, "shape": tuple(fields["shape"])})
+
+    def example(self, rows: int) -> Tensor:
+        """Some raw inputs of the right form, always the same, made of noise and not of anybody's data."""
+        source = torch.Generator().manual_seed(rows)
+        size = (rows, *self.shape)
+        if self.tokens:
+            return torch.randint(0, self.tokens, size, generator=source)
+        if self.inputs == "uint8":
+            return torch.randint(0, 256, size, generator=source, dtype=torch.uint8)
+        shift, scale = (torch.tensor(numbers, dtype=torch.float64) for numbers in (self.shift, self.scale))
+        noise = torch.randn(size, generator=source, dtype=torch.float64)
+        return (shift + scale * noise).to(getattr(torch, self.inputs))
+
+
+class Predictor(nn.Module):
+    """A trained network with its preprocessing: raw inputs go in, as they lie in the data set.
+
+    `module` is the plain network, `origin` says where it comes from.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, module: nn.Module, origin: Origin) -> None:
+        super().__init__()
+        self.module, self.origin = module, origin
+        dtype = getattr(torch, origin.dtype)
+        for name in ("shift", "scale"):
+            self.register_buffer(name, torch.tensor(getattr(origin, name), dtype=torch.float64).to(dtype))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What the network says about a batch of raw inputs; tokens stay the whole numbers that they are."""
+        if not self.origin.tokens:
+            inputs = (inputs.to(self.shift.dtype) - self.shift) / self.scale
+        prediction: Tensor = self.module(inputs)
+        return prediction
+
+
+def save_weights(run: Path, arm: Arm, simulation: Simulation) -> None:
+    """Write every model that an arm ends with into the run's folder."""
+    common, networks = _common(arm), dict[int, nn.Module]()
+    for replica, client, state in simulation.final_models():
+        method, seed = arm.who(replica)
+        if seed not in networks:
+            networks[seed] = _network(arm.scene, seed)
+        origin = Origin(setting=arm.setting, method=method, seed=seed, client=client, **common)
+        tensors = _plain(networks[seed], state)
+        header = {"format": "pt", HEADER: json.dumps(dataclasses.asdict(origin))}
+        path = _path(run, arm.setting, method, seed, client)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, safetensors.torch.save(tensors, header))
+
+
+def _common(arm: Arm) -> dict[str, Any]:
+    """What the models of an arm have in common."""
+    scene, data = arm.scene, arm.scene.dataset
+    shift, scale = normalisation(data, scene.normalize)
+    tokens = data.inputs.dtype == torch.int64
+    return {
+        "rounds": arm.config.rounds,
+        "model": arm.config.written()["model"],
+        "shape": data.shape,
+        "outputs": data.outputs,
+        "inputs": str(data.inputs.dtype).removeprefix("torch."),
+        "tokens": 1 + max(int(part.max()) for part in (data.inputs, data.test_inputs)) if tokens else 0,
+        "dtype": str(scene.dtype).removeprefix("torch."),
+        "shift": shift.tolist(),
+        "scale": scale.tolist(),
+    }
+
+
+def _network(scene: Scene, seed: int) -> nn.Module:
+    """The plain network as a seed starts it: what is not trained stays like this."""
+    with torch_seed(seed, Purpose.INITIAL_WEIGHTS, 0):
+        return scene.build().to(dtype=scene.dtype)
+
+
+def _plain(network: nn.Module, state: State) -> dict[str, Tensor]:
+    """The network's own state dict with the tensors of a state; tied ones are there under every name."""
+    own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    for group in ("params", "buffers"):
+        for name, value in state[group].items():
+            own[name].data = value.detach().cpu()  # which may have grown, with methods that match neurons
+    return {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
+
+
+def _path(run: Path, setting: str, method: str, seed: int, client: int | None) -> Path:
+    name = "model" if client is None else f"client-{client}"
+    return run / WEIGHTS / _quoted(setting) / _quoted(method) / f"seed-{seed}" / f"{name}.safetensors"
+
+
+def _quoted(label: str) -> str:
+    """The label as the name of a folder, and never of another one than here."""
+    return quote(label, safe=" =,+") if label.strip(".") else label.replace(".", "%2E")
+
+
+def load_model(
+    run: str | Path,
+    method: str | None = None,
+    *,
+    setting: str | None = None,
+    seed: int | None = None,
+    client: int | None = None,
+    model: nn.Module | None = None,
+) -> Predictor:
+    """The model that a run ended with, ready for raw inputs: normalisation is a part of it.
+
+    Args:
+        run: The run's folder, or one of its files below `weights/`.
+        method: What the run's table calls the method, e.g. `"fedprox mu=0.1"`; not needed where there is one.
+        setting: The setting, where there are several.
+        seed: The seed; by default the first.
+        client: Whose own model is wanted, of methods that have such, or of a graph's nodes.
+        model: The network, where it was made in Python so that the run cannot make it again.
+    """
+    path = find_weights(Path(run), method, setting=setting, seed=seed, client=client)
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            origin = Origin.read(file.metadata()[HEADER])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is no model of a run: {error}") from None
+    network = _made_again(origin) if model is None else model
+    network = network.to(getattr(torch, origin.dtype))
+    own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    for name in own.keys() & tensors.keys():
+        if own[name].shape != tensors[name].shape and model is None:  # grown in training
+            own[name].data = torch.empty_like(tensors[name])
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise UserError(f"{path} does not fit the model: {' '.join(str(error).split()):.200}") from None
+    return Predictor(network, origin).eval()
+
+
+def _made_again(origin: Origin) -> nn.Module:
+    """The network that a configuration names."""
+    try:
+        spec = TypeAdapter[Any](ModelField).validate_python(origin.model)
+    except (UserError, ValidationError):
+        name = origin.model.get("name")
+        raise UserError(
+            f"the run's model {name!r} was made in Python; pass one: cs.load_model(..., model=...)"
+        ) from None
+    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
+        network: nn.Module = spec.build(origin.shape, origin.outputs)
+    return network
+
+
+def find_weights(
+    run: Path, method: str | None, *, setting: str | None, seed: int | None, client: int | None
+) -> Path:
+    """The file of the model that is meant; the arguments are those of `load_model`."""
+    if run.is_file():
+        return run
+    folder = run / WEIGHTS
+    if not folder.is_dir():
+        raise UserError(f"{run} holds no models: there is no {WEIGHTS}/; a run writes it when it ends")
+    place = _chosen("setting", folder, setting)
+    place = _chosen("method", place, method)
+    seeds = sorted(place.iterdir(), key=lambda one: int(one.name.removeprefix("seed-")))
+    place = seeds[0] if seed is None else place / f"seed-{seed}"
+    if not place.is_dir():
+        raise unknown("seed", str(seed), [one.name.removeprefix("seed-") for one in seeds])
+    path = place / ("model.safetensors" if client is None else f"client-{client}.safetensors")
+    if path.exists():
+        return path
+    there = sorted(int(one.stem.removeprefix("client-")) for one in place.glob("client-*.safetensors"))
+    if not there:
+        raise UserError(f"clients of {place.parent.name} have no models of their own: leave client out")
+    known = f"{there[0]} to {there[-1]}" if len(there) == there[-1] - there[0] + 1 else str(there)
+    if client is None:
+        raise UserError(f"every client of {place.parent.name} has a model of its own: choose client={known}")
+    raise UserError(f"there is no model of client {client}; there are those of {known}")
+
+
+def _chosen(kind: str, folder: Path, name: str | None) -> Path:
+    """The folder of a setting or method; the only one where no name is given."""
+    there = {unquote(one.name): one for one in sorted(folder.iterdir())}
+    if name is None and len(there) > 1:
+        raise UserError(f"there are several {kind}s: choose {kind}= one of {', '.join(map(repr, there))}")
+    if name is None:
+        return next(iter(there.values()))
+    if name not in there:
+        raise unknown(kind, name, there)
+    return there[name]
