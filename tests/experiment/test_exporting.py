@@ -79,7 +79,7 @@ def test_a_model_that_cannot_be_exported_says_so(tmp_path: Path):
         export(Predictor(Stubborn(), IMAGES), tmp_path / "model", "torch")
     assert "\n" not in str(refused.value)
     with pytest.raises(cs.UserError, match="unknown format 'tf'"):
-        export(images(), tmp_path / "model", "tf")  # type: ignore[arg-type]
+        export(images(), tmp_path / "model", "tf")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("onnxscript") is not None, reason="it is installed here")

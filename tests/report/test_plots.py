@@ -102,9 +102,42 @@ def test_looks_differ_even_without_colour():
     for one, other in combinations((COLOURS, DASHES, MARKERS), 2):
         assert len(set(one)) == len(one)
         assert math.gcd(len(one), len(other)) == 1
-    (axes,) = score_figure(many(1, 12, 1, 3), ACCURACY, "").axes
-    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 12
+    (axes,) = score_figure(many(1, 8, 1, 3), ACCURACY, "").axes
+    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 8
     assert len({(line.is_dashed(), line.get_marker()) for line in axes.lines}) > len(MARKERS)
+
+
+def test_more_than_eight_methods_are_further_panels():
+    figure = score_figure(many(2, 12, 1, 3), ACCURACY, "")
+    assert [len(axes.lines) for axes in figure.axes] == [8, 8, 4, 4]
+    legends = [legend for part in figure.subfigs for legend in part.legends]
+    assert [[text.get_text() for text in legend.get_texts()] for legend in legends] == [
+        [f"method {number}" for number in range(8)],
+        [f"method {number}" for number in range(8, 12)],
+    ]
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
+
+
+def test_of_a_sweep_the_best_eight_are_drawn_and_a_note_says_so():
+    records = [
+        record | {"swept": {"mu": number}}
+        for number in range(11)
+        for record in records_of([[0.9 - 0.05 * number, 0.05 * number]], method=f"fedprox mu={number}")
+    ]
+    diverged = [
+        record | {"swept": {"mu": 99}} for record in records_of([[0.5, None]], method="fedprox mu=99")
+    ]
+    (axes,) = score_figure(diverged + records, ACCURACY, "").axes
+    assert sorted(line.get_ydata()[-1] for line in axes.lines) == pytest.approx(range(15, 55, 5))
+    assert axes.get_title(loc="left") == "the best 8 of 12"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "labels"), [(1, ["fedavg"]), (3, ["fedavg", "± 1 standard deviation\nover 3 seeds"])]
+)
+def test_bands_are_labelled_with_what_they_are(seeds, labels):
+    (legend,) = score_figure(records_of([[0.5, 0.6]] * seeds), ACCURACY, "").legends
+    assert [text.get_text() for text in legend.get_texts()] == labels
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 30, 100, 1000])
@@ -129,16 +162,22 @@ def test_everything_stays_inside_and_the_legend_beside_the_data(shape):
     assert box.y0 >= 0
     assert box.x1 <= width
     assert box.y1 <= height
-    (legend,) = figure.legends
-    assert all(axes.get_window_extent().x1 <= legend.get_window_extent().x0 for axes in figure.axes)
+    for part in figure.subfigs or [figure]:
+        (legend,) = part.legends
+        assert all(axes.get_window_extent().x1 <= legend.get_window_extent().x0 for axes in part.axes)
     assert all(axes.get_window_extent().width > 1.8 * figure.dpi for axes in figure.axes)
 
 
 def test_the_file_repeats_and_settings_stay(tmp_path):
     before = dict(matplotlib.rcParams)
-    for name in ("a.png", "b.png"):
+    for name in ("a.png", "b.png", "a.pdf", "b.pdf", "a.svg", "b.svg"):
         score_plot(many(2, 3, 3, 10), ACCURACY, tmp_path / name, "title")
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")):
+        first, second = ((tmp_path / f"{name}.{kind}").read_bytes() for name in "ab")
+        assert first == second
+        assert first.startswith(start)
+    with pytest.raises(UserError, match=r"a\.gif: plots are written as png, pdf, svg"):
+        score_plot(many(1, 1, 1, 2), ACCURACY, tmp_path / "a.gif", "title")
     assert dict(matplotlib.rcParams) == before
     with Image.open(tmp_path / "a.png") as image:
         assert "Software" not in image.info

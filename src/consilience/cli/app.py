@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from consilience import __version__
-from consilience.errors import UserError
+from consilience.errors import UserError, unknown
 
 app = typer.Typer(
     name="consilience",
@@ -30,6 +30,10 @@ ConfigFile = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Changes, e.g. rounds=5 solver.lr=0.01.", metavar="[KEY=VALUE]...")
 ]
+
+PLOT_FORMATS = ("png", "pdf", "svg")
+RunPath = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
+PlotFormat = Annotated[str, typer.Option("--format", help="The format of plots: png, pdf or svg.")]
 
 
 def main() -> None:
@@ -87,6 +91,7 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing run of this name.")
     ] = False,
+    kind: PlotFormat = "png",
 ) -> None:
     """Run a configuration; its results go to OUT/NAME."""
     from consilience import experiment
@@ -94,23 +99,49 @@ def run(
     from consilience.config import load_config
     from consilience.experiment.folder import Existing, RunFolder
 
+    _check_format(kind)
     config = load_config(file, overrides or [])
     folder = RunFolder(config.out / config.name)
     existing: Existing = "overwrite" if overwrite else "refuse"
     with _resumable(folder.path):
         result = experiment.run(config, folder=folder, existing=existing, listener=display())
-    show_result(result)
+    show_result(result, _drawn(folder.path, kind))
 
 
 @app.command()
-def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]) -> None:
+def resume(path: RunPath, kind: PlotFormat = "png") -> None:
     """Continue a run from its last checkpoint."""
     from consilience import experiment
     from consilience.cli.display import display, show_result
 
+    _check_format(kind)
     with _resumable(path):
         result = experiment.resume(path, display())
-    show_result(result)
+    show_result(result, _drawn(path, kind))
+
+
+def _check_format(kind: str) -> None:
+    """Refuse a format before anything is computed."""
+    if kind not in PLOT_FORMATS:
+        raise unknown("format", kind, PLOT_FORMATS)
+
+
+def _drawn(path: Path, kind: str) -> list[Path]:
+    """The plots of a run beside the images that every run has, where another format is asked for."""
+    if kind == "png":
+        return []
+    from consilience.experiment.drawing import redraw
+
+    return redraw(path, kind)
+
+
+@app.command()
+def plot(path: RunPath, kind: PlotFormat = "png") -> None:
+    """Draw the plots of a run again, e.g. as vector graphics for a paper."""
+    from consilience.experiment.drawing import redraw
+
+    for file in redraw(path, kind):
+        print(f"plot: {file}")
 
 
 @app.command()
@@ -128,14 +159,11 @@ def export(
     ] = None,
 ) -> None:
     """Write a model of a run for other programs, once it is checked against the module."""
-    from typing import cast
-
-    from consilience.experiment.exporting import Format
     from consilience.experiment.exporting import export as write
     from consilience.experiment.weights import find_weights, load_model
 
     file = find_weights(path, method, setting=setting, seed=seed, client=client)
-    print(write(load_model(file), to or file, cast(Format, kind)))
+    print(write(load_model(file), to or file, kind))
 
 
 @app.command()
@@ -175,21 +203,23 @@ def datasets() -> None:
 
 
 @app.command()
-def partition(file: ConfigFile, overrides: Overrides = None) -> None:
+def partition(file: ConfigFile, overrides: Overrides = None, kind: PlotFormat = "png") -> None:
     """Show how a configuration splits the data, and draw it."""
     from consilience.cli.showing import show_partitions
     from consilience.config import load_config
 
-    show_partitions(load_config(file, overrides or []))
+    _check_format(kind)
+    show_partitions(load_config(file, overrides or []), kind)
 
 
 @app.command()
-def topology(file: ConfigFile, overrides: Overrides = None) -> None:
+def topology(file: ConfigFile, overrides: Overrides = None, kind: PlotFormat = "png") -> None:
     """Show the graphs on which peers hear each other, and draw them."""
     from consilience.cli.showing import show_topologies
     from consilience.config import load_config
 
-    show_topologies(load_config(file, overrides or []))
+    _check_format(kind)
+    show_topologies(load_config(file, overrides or []), kind)
 
 
 @app.command()

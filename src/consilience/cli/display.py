@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -133,8 +134,13 @@ class LiveDisplay(_Clock):
         self._progress.stop()
 
 
-def show_result(result: Result) -> None:
-    """Print the comparison, the configuration's note on it, and where the files are."""
+def show_result(result: Result, drawn: Sequence[Path] = ()) -> None:
+    """Print the comparison, the configuration's note on it, and where the files are.
+
+    Args:
+        result: What came out.
+        drawn: Plots beside those that every run has.
+    """
     screen = console()
     screen.print(comparison_table(result.summaries, result.targets, result.metric))
     if result.note:
@@ -142,5 +148,7 @@ def show_result(result: Result) -> None:
     if result.path is not None:
         print(f"results: {result.path}")
         for plot in filter(Path.exists, (result.path / name for name in plots_of(result.metric))):
+            print(f"plot: {plot}")
+        for plot in drawn:
             print(f"plot: {plot}")
     print(f"digest: {result.digest}")

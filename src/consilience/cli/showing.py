@@ -20,7 +20,7 @@ from consilience.report.bubbles import bubble_plot
 from consilience.report.graphs import graph_plot, graph_statistics
 
 
-def show_partitions(config: Config) -> None:
+def show_partitions(config: Config, kind: str = "png") -> None:
     """How the data of every setting and seed are split: measures and a hash; the first seed is drawn."""
     screen = console()
     for setting, one in config.settings():
@@ -55,14 +55,14 @@ def show_partitions(config: Config) -> None:
             )
         screen.print(table)
         first = parts[one.seeds[0]]
-        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.png"
+        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
         title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
         bubble_plot(class_counts(labels, first.shards, dataset.outputs), path, title)
         print(f"plot: {path}")
 
 
-def show_topologies(config: Config) -> None:
+def show_topologies(config: Config, kind: str = "png") -> None:
     """The graph of every setting and seed: measures of its shape; the first seed's is drawn."""
     settings = [(setting, one, graphs) for setting, one in config.settings() if (graphs := _graphs(one))]
     if not settings:
@@ -100,7 +100,7 @@ def show_topologies(config: Config) -> None:
         screen.print(table)
         first = one.seeds[0]
         sizes = [len(rows) for rows in split(one, one.data.own or load(one.data.name))[first].shards]
-        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-topology.png"
+        path = one.out / f"{one.name}-{setting.replace(' ', '-')}-topology.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
         graph_plot(graphs[first], sizes, path, f"{one.topology.name}, {one.data.name}, seed {first}")
         print(f"plot: {path}")

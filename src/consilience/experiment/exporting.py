@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from torch import Tensor
 from consilience.errors import UserError, unknown
 from consilience.experiment.weights import Predictor
 
-Format = Literal["onnx", "torch"]
-ENDINGS: dict[str, str] = {"onnx": ".onnx", "torch": ".pt2"}
+ENDINGS = {"onnx": ".onnx", "torch": ".pt2"}
+"""The formats, and how the names of their files end."""
 
 ROWS = (2, 5)
 """The rows of the batch with which a model is traced, and of that with which the file is checked."""
@@ -24,7 +24,7 @@ TOLERANCE = 1e-4
 """How much a file's predictions may differ from the module's, relative to the largest (at least 1)."""
 
 
-def export(predictor: Predictor, path: Path, kind: Format) -> Path:
+def export(predictor: Predictor, path: Path, kind: str) -> Path:
     """Write a model, preprocessing included, for batches of any size; a file that predicts otherwise goes.
 
     Args:
@@ -32,8 +32,8 @@ def export(predictor: Predictor, path: Path, kind: Format) -> Path:
         path: Where to write; the ending is that of the format.
         kind: `torch` for a program of `torch.export`, `onnx` for ONNX.
     """
-    if kind not in get_args(Format):
-        raise unknown("format", kind, get_args(Format))
+    if kind not in ENDINGS:
+        raise unknown("format", kind, ENDINGS)
     if kind == "onnx":
         missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
         if missing:
@@ -51,7 +51,7 @@ def export(predictor: Predictor, path: Path, kind: Format) -> Path:
     return path
 
 
-def _write(predictor: Predictor, path: Path, kind: Format) -> None:
+def _write(predictor: Predictor, path: Path, kind: str) -> None:
     inputs = (predictor.origin.example(ROWS[0]),)
     batch = torch.export.Dim("batch")
     try:

@@ -27,12 +27,13 @@ CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jso
 CHECKPOINT, PARTITIONS, MODELS = "checkpoint.safetensors", "partitions.json", "models"
 WEIGHTS = "weights"
 """Where plain models are; `MODELS` has them stacked, for a run that goes on."""
-NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
+SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT = "sweep.png", "nodes.png", "map.png", "coordinates.png"
+PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
 
 def plots_of(metric: Metric) -> tuple[str, ...]:
-    """The plots of a run, that of its metric first; those of nodes are there for a run on a graph only."""
-    return f"{metric.name}.png", NODE_PLOT, MAP, COORDINATE_PLOT
+    """The plots of a run, that of its metric first; others are there for a sweep or a graph only."""
+    return f"{metric.name}.png", SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class RunFolder:
         """Delete the files of an earlier run, and nothing else that may lie there."""
         # It may have been about another problem.
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
+        plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
         for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
         for name in (MODELS, WEIGHTS):

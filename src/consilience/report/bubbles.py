@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from consilience.errors import UserError
+from consilience.report.saving import save
 
 BUBBLE, INK, GRID = "#3b6fb6", "#333333", "#e9e9e9"
 POINTS_PER_INCH = 72
@@ -35,9 +36,7 @@ def bubble_plot(
         class_names: one for each class; their numbers if not given.
     """
     figure = bubble_figure(counts, title, class_names)
-    # Without the version of the drawing library the same counts always give the same file.
-    metadata = {"Software": None} if path.suffix == ".png" else None
-    figure.savefig(path, dpi=150, metadata=metadata)
+    save(figure, path)
 
 
 def bubble_figure(

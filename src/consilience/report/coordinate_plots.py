@@ -35,8 +35,8 @@ from consilience.report.plots import (
     frame,
     line,
     logarithmic,
-    save,
 )
+from consilience.report.saving import save
 from consilience.report.summary import Record
 
 FAR = 30
@@ -52,12 +52,12 @@ def coordinates_plot(
     title: str,
     nodes: Sequence[int] | None = None,
 ) -> None:
-    """Draw curvature of single parameters, and nodes' shares of it, over rounds into a PNG file.
+    """Draw curvature of single parameters, and nodes' shares of it, over rounds into a file.
 
     Args:
         records: as in a metrics file; rounds without such lists are skipped, and so are nulls in them.
         peers: by setting; those that are not named are left out.
-        path: where to write.
+        path: where to write; its ending chooses the format.
         title: a line above the plot.
         nodes: which to draw; by default up to six that hold least, medium and most data.
     """

@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import connected_components, shortest_path
 
 from consilience.errors import UserError
 from consilience.graphs.base import Adjacency, metropolis
+from consilience.report.saving import save
 
 Floats = npt.NDArray[np.float64]
 
@@ -87,9 +88,7 @@ def graph_plot(adjacency: Adjacency, sizes: Sequence[int], path: Path, title: st
         title: a line above the plot.
     """
     figure = graph_figure(adjacency, sizes, title)
-    # Without the version of the drawing library the same graph always gives the same file.
-    metadata = {"Software": None} if path.suffix == ".png" else None
-    figure.savefig(path, dpi=150, metadata=metadata)
+    save(figure, path)
 
 
 def graph_figure(adjacency: Adjacency, sizes: Sequence[int], title: str = "") -> Figure:

@@ -19,7 +19,8 @@ from consilience.problems import Metric
 from consilience.report.bubbles import FONT, INK, POINTS_PER_INCH
 from consilience.report.graphs import EDGE, layout
 from consilience.report.node_records import Floats, Peers, final_scores, least_apart, methods_by_setting
-from consilience.report.plots import COLUMNS, canvas, folded, save
+from consilience.report.plots import COLUMNS, canvas, folded
+from consilience.report.saving import save
 from consilience.report.summary import Record
 
 MAPPED = 400
@@ -37,13 +38,13 @@ BRIGHT = 0.56
 def map_plot(
     records: Sequence[Record], peers: Mapping[str, Peers], metric: Metric, path: Path, title: str
 ) -> None:
-    """Draw the final score of every node, at its place in the graph, into a PNG file.
+    """Draw the final score of every node, at its place in the graph, into a file.
 
     Args:
         records: as in a metrics file.
         peers: by setting; those that are not named are left out.
         metric: the score.
-        path: where to write.
+        path: where to write; its ending chooses the format.
         title: a line above the plot.
     """
     save(map_figure(records, peers, metric, title), path)

@@ -37,9 +37,9 @@ from consilience.report.plots import (
     frame,
     line,
     logarithmic,
-    save,
     within_bounds,
 )
+from consilience.report.saving import save
 from consilience.report.summary import Record
 
 LIGHT, DARK = 0.13, 0.25
@@ -54,13 +54,13 @@ def nodes_plot(
     title: str,
     nodes: Sequence[int] | None = None,
 ) -> None:
-    """Draw the score, curvature and consensus of nodes over rounds into a PNG file.
+    """Draw the score, curvature and consensus of nodes over rounds into a file.
 
     Args:
         records: as in a metrics file; rounds without lists over nodes are skipped, and so are nulls in them.
         peers: by setting; those that are not named are left out.
         metric: the score.
-        path: where to write.
+        path: where to write; its ending chooses the format.
         title: a line above the plot.
         nodes: whose curvature to draw; by default up to six that hold least, medium and most data.
     """

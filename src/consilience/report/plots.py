@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -23,6 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from consilience.errors import UserError
 from consilience.problems import Metric
 from consilience.report.bubbles import FONT, GRID, INK
+from consilience.report.saving import Picture, save
 from consilience.report.summary import Record, runs_by_method, score_curve
 
 # Okabe and Ito's colours without yellow, which is lost on white. The lengths of these have no common
@@ -39,12 +40,21 @@ MARKERS_PER_LINE = 8
 
 COLUMNS = 4
 """Panels side by side."""
+CURVES = 8
+"""How many curves a panel has at most."""
+BAND, SHADE = "± 1 standard deviation", 0.15
+"""What bands are, and how dark."""
+
+Row = tuple[str, str]
+"""A setting and a method."""
+Runs = Mapping[int, Mapping[int, Record]]
+"""The records of a row by seed and round."""
 
 BESIDE, LINE = 2.3, 0.175  # inches: the width of legends beside panels, and the height of a line in them
 
 
 def score_plot(records: Sequence[Record], metric: Metric, path: Path, title: str) -> None:
-    """Draw a test score over rounds into a PNG file.
+    """Draw a test score over rounds into a file; its ending chooses the format.
 
     Args:
         records: as in a metrics file; evaluations that are absent or not finite are skipped.
@@ -56,41 +66,109 @@ def score_plot(records: Sequence[Record], metric: Metric, path: Path, title: str
 
 
 def score_figure(records: Sequence[Record], metric: Metric, title: str) -> Figure:
-    """The figure of `score_plot`: means over seeds, in bands of ± one sample standard deviation."""
+    """The figure of `score_plot`: means over seeds, in bands of ± one sample standard deviation.
+
+    A panel has at most eight curves. More variants of a sweep are the best eight, and a note says so; more
+    methods are further panels below, each with a legend of its own.
+    """
     if not records:
         raise UserError("no metrics records to plot; run at least one round")
     methods = runs_by_method(records)
     settings = list(dict.fromkeys(setting for setting, _ in methods))
+    notes: dict[str, str] = {}
+    if any("swept" in record for record in records):
+        for setting in settings:
+            rows = [row for row in methods if row[0] == setting]
+            for row in _worse(rows, methods, metric):
+                del methods[row]
+                notes[setting] = f"the best {CURVES} of {len(rows)}"
     # One style for each label, so that a method looks the same in every setting.
     labels = list(dict.fromkeys(label for _, label in methods))
+    most = max(sum(row[0] == setting for row in methods) for setting in settings)
+    step = CURVES if most > CURVES else len(labels)
+    parts = [labels[start : start + step] for start in range(0, len(labels), step)]
 
-    panel = min(max(10 / len(settings), 2.4), 5)  # this and all lengths in inches
-    width = 0.5 + panel * len(settings) + 0.7 + 0.075 * max(map(len, labels))
-    figure = canvas((width, max(3.6, 0.7 + 0.2 * len(labels))), title)
-    panels = dict(
-        zip(settings, figure.subplots(1, len(settings), sharey=True, squeeze=False)[0], strict=True)
-    )
+    deep = math.ceil(len(settings) / COLUMNS)
+    columns = math.ceil(len(settings) / deep)
+    panel = min(max(10 / columns, 2.4), 5)  # this and all lengths in inches
+    width = 0.5 + panel * columns + 0.7 + 0.075 * max(*map(len, labels), len(BAND))
+    height = max(3.6 if deep == 1 else 2.8 * deep, 0.9 + 0.2 * min(step, len(labels)))
+    figure = canvas((width, height * len(parts)), title)
+    blocks = [figure] if len(parts) == 1 else list(figure.subfigures(len(parts), 1, squeeze=False)[:, 0])
+    drawn = [
+        _block(block, part, settings, methods, metric, columns)
+        for block, part in zip(blocks, parts, strict=True)
+    ]
+    panels = [axes for block in drawn for axes in block.values()]
+    limits = [axes.get_ylim() for axes in panels if axes.lines] or [(0, metric.scale)]
+    bounds = within_bounds(metric, min(low for low, _ in limits), max(high for _, high in limits))
+    for block in drawn:
+        for number, (setting, axes) in enumerate(block.items()):
+            last = max(
+                max(run) for row, runs in methods.items() if row[0] == setting for run in runs.values()
+            )
+            style(axes, last, metric.name)
+            axes.set_ylim(bounds)
+            name = [setting] if len(settings) > 1 else []
+            heading = ": ".join([*name, *([notes[setting]] if setting in notes else [])])
+            axes.set_title(folded(heading, 36), fontsize=FONT, color=INK, loc="left")
+            if number % columns == 0:
+                axes.set_ylabel(metric.axis, fontsize=FONT, color=INK)
+            else:
+                axes.tick_params(labelleft=False)
+    return figure
+
+
+def _worse(rows: Sequence[Row], methods: Mapping[Row, Runs], metric: Metric) -> list[Row]:
+    """The rows that have no place among the best eight, by the mean final score over seeds."""
+
+    def final(row: Row) -> float:
+        curves = [score_curve(run, f"test_{metric.name}") for run in methods[row].values()]
+        lasts = [list(curve.values())[-1] if curve else math.nan for curve in curves]
+        mean = statistics.fmean(lasts)
+        return (-mean if metric.higher_is_better else mean) if math.isfinite(mean) else math.inf
+
+    return sorted(rows, key=final)[CURVES:]
+
+
+def _block(
+    part: Figure | SubFigure,
+    labels: Sequence[str],
+    settings: Sequence[str],
+    methods: Mapping[Row, Runs],
+    metric: Metric,
+    columns: int,
+) -> dict[str, Axes]:
+    """A panel for each setting with some of the methods, and their legend beside."""
+    rows = math.ceil(len(settings) / columns)
+    grid = part.subplots(rows, columns, squeeze=False).flatten()
+    for unused in grid[len(settings) :]:
+        unused.remove()
+    panels = dict(zip(settings, grid, strict=False))
+    seeds = set()
     for (setting, label), runs in methods.items():
-        curves = [score_curve(run, f"test_{metric.name}") for run in runs.values()]
-        _draw(panels[setting], labels.index(label), curves, metric.scale)
-    for setting, axes in panels.items():
-        last = max(max(run) for row, runs in methods.items() if row[0] == setting for run in runs.values())
-        style(axes, last, metric.name)
-        if len(settings) > 1:
-            axes.set_title(setting, fontsize=FONT, color=INK, loc="left")
-    first = panels[settings[0]]
-    first.set_ylabel(metric.axis, fontsize=FONT, color=INK)
-    bottom, top = first.get_ylim() if any(axes.lines for axes in panels.values()) else (0, metric.scale)
-    first.set_ylim(within_bounds(metric, bottom, top))
-    figure.legend(
-        handles=[line(index, [], [], label) for index, label in enumerate(labels)],
+        if label in labels:
+            curves = [score_curve(run, f"test_{metric.name}") for run in runs.values()]
+            _draw(panels[setting], labels.index(label), curves, metric.scale)
+            seeds.add(len(runs))
+    handles = [line(index, [], [], label) for index, label in enumerate(labels)]
+    part.legend(
+        handles=[*handles, *band_handles(seeds)],
         loc="outside right center",
         fontsize=FONT - 1,
         labelcolor=INK,
         frameon=False,
         handlelength=3,
     )
-    return figure
+    return panels
+
+
+def band_handles(seeds: Collection[int]) -> list[Patch]:
+    """What a legend says about bands, by the numbers of seeds behind lines; nothing if all are 1."""
+    if max(seeds, default=1) < 2:
+        return []
+    over = f"over {max(seeds)} seeds" if len(seeds) == 1 else "over seeds"
+    return [Patch(color=INK, alpha=SHADE, linewidth=0, label=f"{BAND}\n{over}")]
 
 
 def _draw(axes: Axes, index: int, curves: Sequence[Mapping[int, float]], scale: float) -> None:
@@ -111,22 +189,17 @@ def _draw(axes: Axes, index: int, curves: Sequence[Mapping[int, float]], scale: 
         [mean - spread for mean, spread in zip(means, spreads, strict=True)],
         [mean + spread for mean, spread in zip(means, spreads, strict=True)],
         color=COLOURS[index % len(COLOURS)],
-        alpha=0.15,
+        alpha=SHADE,
         linewidth=0,
     )
 
 
 def canvas(size: tuple[float, float], title: str) -> Figure:
     """An empty figure of so many inches with a line above it."""
-    figure = Figure(size, facecolor="white", layout="constrained")
+    figure = Picture(size, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", wrap=True, fontsize=FONT + 2, color=INK)
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a PNG file: without the version of the drawing library, so that it is always the same."""
-    figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
 
 
 def line(index: int, rounds: Sequence[int], values: Sequence[float], label: str = "") -> Line2D:

@@ -10,6 +10,7 @@ from typing import TypedDict
 
 from consilience.errors import UserError
 from consilience.problems import Metric
+from consilience.sweeping import without_numbers
 
 Record = Mapping[str, object]
 
@@ -59,6 +60,13 @@ class MethodSummary:
     personal_mean: float | None = None
     """The final score of clients' own models on their own data, for methods that have such models."""
     personal_std: float | None = None
+    swept: dict[str, object] = field(default_factory=dict)
+    """The numbers that were swept; `any` where the method does not use one, so that it holds for all."""
+
+    @property
+    def base(self) -> tuple[str, str]:
+        """The setting and the method without these numbers: what variants have in common."""
+        return without_numbers(self.setting, self.swept), without_numbers(self.method, self.swept)
 
     def to_json(self) -> dict[str, object]:
         """The summary as plain values, ready for a JSON file."""
@@ -70,6 +78,7 @@ class MethodSummary:
             "metric": name,
             "seeds": self.seeds,
             "rounds": self.rounds,
+            **({"swept": self.swept} if self.swept else {}),
             f"final_{name}": {"mean": self.final_mean, "std": self.final_std},
             f"best_{name}": {"mean": self.best_mean, "std": self.best_std},
             "rounds_to": {target: dict(reached) for target, reached in self.rounds_to.items()},
@@ -168,7 +177,15 @@ def _summary(
         },
         personal_mean=own_mean,
         personal_std=own_std,
+        swept=_swept(records[0]),
     )
+
+
+def _swept(record: Record) -> dict[str, object]:
+    numbers = record.get("swept", {})
+    if not isinstance(numbers, Mapping):
+        raise UserError(f"a metrics record has 'swept': {numbers!r}; it must be numbers by name")
+    return dict(numbers)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
