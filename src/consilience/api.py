@@ -36,7 +36,7 @@ def run(
         method: An Algorithm, a name, a mapping as in a configuration file, or several of these.
         out: Where to write the run's folder; by default nothing is written.
         existing: What to do if the folder holds a run: refuse, overwrite, or resume it.
-        listener: What is told about every round.
+        listener: What is told about every round; by default bars in a notebook, and nothing elsewhere.
         settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset, and
             `problem`, `model`, `partition`, `topology` and `solver` may be objects of this library.
     """

@@ -101,7 +101,7 @@ def test_two_numbers_are_a_heat_map_with_its_best_framed():
     ]
     (axes,) = sweep_figure(summaries, ACCURACY, "").axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("mu", "lr")
-    np.testing.assert_allclose(axes.images[0].get_array().filled(-1), [[0, 0.1, 0.2], [0.05, 0.15, -1]])
+    np.testing.assert_allclose(axes.images[0].get_array().filled(-1), [[0, 10, 20], [5, 15, -1]])
     assert frames(axes) == {(2, 0)}
     assert [text.get_text() for text in axes.texts] == ["0.0", "5.0", "10.0", "15.0", "20.0", "–"]
 
@@ -121,8 +121,19 @@ def test_of_more_numbers_cells_are_the_best_over_the_others():
         summary(0.1 * a + 0.2 * b + 0.3 * c, x=a, y=b, z=c) for a in (0, 1, 2) for b in (0, 1) for c in (0, 1)
     ]
     (axes,) = sweep_figure(summaries, ACCURACY, "").axes
-    np.testing.assert_allclose(axes.images[0].get_array(), [[0.3, 0.4, 0.5], [0.5, 0.6, 0.7]])
+    np.testing.assert_allclose(axes.images[0].get_array(), [[30, 40, 50], [50, 60, 70]])
     assert "best over z" in axes.get_title(loc="left")
+
+
+def test_what_has_diverged_is_marked_and_no_best():
+    summaries = [summary(score, mu=mu) for mu, score in ((1.0, 0.4), (2.0, None), (3.0, 0.3))]
+    figure = sweep_figure(summaries, ACCURACY, "")
+    (axes,) = figure.axes
+    (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
+    assert cross.get_xdata()[0] == 2.0
+    assert stars(axes) == [(1.0, 40)]
+    ((legend,),) = [part.legends for level in figure.subfigs for part in level.subfigs]
+    assert [text.get_text() for text in legend.get_texts()] == ["fedprox", "best", "diverged"]
 
 
 def test_where_less_is_better_the_least_is_the_best():

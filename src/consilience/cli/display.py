@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -13,12 +11,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Column
 from rich.text import Text
 
-from consilience import sweeping
 from consilience.cli.screen import console
 from consilience.experiment import Arm, Listener, Result
 from consilience.experiment.folder import plots_of
+from consilience.experiment.progress import Clock
 from consilience.report.table import comparison_table
-from consilience.report.units import human_bytes
 
 
 def display() -> Listener:
@@ -27,64 +24,7 @@ def display() -> Listener:
     return LiveDisplay(screen) if screen.is_terminal else PlainDisplay()
 
 
-class _Clock(Listener):
-    """Knows how far the run is."""
-
-    def start(self, arms: list[Arm]) -> None:
-        self.arms = arms
-        self.metric = arms[0].scene.task_problem.metric  # all arms have one
-        self.seen = 0
-        self.begin = time.monotonic()
-        self.bytes = 0
-
-    def status(self, arm: Arm, lines: list[dict[str, Any]]) -> str:
-        """One line about a round."""
-        self.seen += 1
-        self.bytes += sum(line["bytes_up"] + line["bytes_down"] for line in lines)
-        score = f"test_{self.metric.name}"
-        best = self.best(lines, score)
-        scores = [line[score] for line in best if line.get(score) is not None]
-        losses = [line["train_loss"] for line in best if line["train_loss"] is not None]
-        told = [line.get("swept", {}) for line in lines]
-        unlike = {
-            key: value
-            for key, value in best[0].get("swept", {}).items()
-            if {value} != {one[key] for one in told}
-        }
-        seconds = max(lines[0]["seconds"], 1e-9)
-        facts = [
-            arm.name,
-            f"round {lines[0]['round']}/{arm.config.rounds}",
-            f"{self.metric.name} {self.metric.shown_with_unit(fmean(scores))}" if scores else "",
-            f"(best: {sweeping.label_of(unlike)})" if scores and unlike else "",
-            f"loss {fmean(losses):.4f}" if losses else "",
-            f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
-            f"{human_bytes(self.bytes)} sent",
-            f"{self.left(arm, lines[0]['round']):.0f} s left",
-        ]
-        dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
-        return "  ".join(filter(None, facts)) + (f"  dropped {', '.join(dropped)}" if dropped else "")
-
-    def best(self, lines: list[dict[str, Any]], score: str) -> list[dict[str, Any]]:
-        """The lines of the variant that is best in a round: a mean over unlike variants would say nothing."""
-        variants: dict[str, list[dict[str, Any]]] = {}
-        for line in lines:
-            variants.setdefault(line.get("method", ""), []).append(line)
-        sound = {
-            fmean(line[score] for line in found): found
-            for found in variants.values()
-            if all(line.get(score) is not None for line in found)
-        }
-        return sound[self.metric.best(sound)] if sound else next(iter(variants.values()))
-
-    def left(self, arm: Arm, number: int) -> float:
-        """Seconds that the rest will take after a round if rounds go on as they went."""
-        later = self.arms[self.arms.index(arm) + 1 :]
-        rounds = arm.config.rounds - number + sum(one.config.rounds for one in later)
-        return (time.monotonic() - self.begin) / self.seen * rounds
-
-
-class PlainDisplay(_Clock):
+class PlainDisplay(Clock):
     """One line a round."""
 
     def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
@@ -97,7 +37,7 @@ class PlainDisplay(_Clock):
         print(f"{arm.name}  evaluating every client on its own data", flush=True)
 
 
-class LiveDisplay(_Clock):
+class LiveDisplay(Clock):
     """A bar for every method of every setting."""
 
     def __init__(self, screen: Console) -> None:

@@ -30,6 +30,7 @@ from consilience.experiment.folder import (
     finite_line,
 )
 from consilience.experiment.planning import Arm, plan
+from consilience.experiment.progress import NotebookDisplay, in_notebook
 from consilience.experiment.records import (
     client_line,
     digest_of,
@@ -54,7 +55,7 @@ def run(
     listener: Listener | None = None,
 ) -> Result:
     """Carry out a run; with a folder, its files are written and it can be resumed."""
-    listener = listener or Listener()
+    listener = listener or (NotebookDisplay() if in_notebook() else Listener())
     config = config.resolved()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
     memory = None if config.memory is None else read_size(config.memory)

@@ -91,12 +91,12 @@ def _onnx(path: Path) -> Callable[[Tensor], Tensor]:
     """What runs an ONNX file: the runtime where it is installed, else the reference of the format."""
     session: Any
     if importlib.util.find_spec("onnxruntime") is not None:
-        import onnxruntime  # type: ignore[import-not-found]
+        import onnxruntime
 
         session = onnxruntime.InferenceSession(path)
         (name,) = (one.name for one in session.get_inputs())
     else:
-        import onnx.reference  # type: ignore[import-not-found]
+        import onnx.reference
 
         session = onnx.reference.ReferenceEvaluator(str(path))
         (name,) = session.input_names

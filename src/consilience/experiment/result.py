@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import html
+import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from consilience.errors import UserError
+from rich.console import Console
+from rich.table import Table
+
+from consilience import sweeping
+from consilience.errors import UserError, unknown
 from consilience.experiment.planning import Arm
 from consilience.problems import Metric
+from consilience.report.html import html_table
 from consilience.report.summary import MethodSummary
+from consilience.report.table import comparison_table
 from consilience.types import State
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,6 +66,83 @@ class Result:
         if self.metric.name != "accuracy":
             raise UserError(f"this run was about {self.metric.name}, not accuracy: ask for result.score")
         return self.score
+
+    def table(self) -> str:
+        """The comparison that ends a run on the command line, as text."""
+        page = io.StringIO()
+        Console(file=page, width=120).print(self._comparison())
+        return page.getvalue()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
+        return html_table(self._comparison()) + note
+
+    def _comparison(self) -> Table:
+        return comparison_table(self.summaries, self.targets, self.metric)
+
+    def plot(self, kind: Literal["rounds", "sweep"] | None = None, path: str | Path | None = None) -> Figure:
+        """The figure of the score, which a notebook shows.
+
+        Args:
+            kind: `rounds` for the score over rounds, `sweep` for the final score over what was swept; by
+                default that of a sweep where there is one.
+            path: Where to write it, too: its ending (png, pdf, svg) chooses the format.
+        """
+        # matplotlib takes half a second.
+        from consilience.report.plots import score_figure
+        from consilience.report.saving import save
+        from consilience.report.sweep_plots import is_sweep, sweep_figure
+
+        if kind not in (None, "rounds", "sweep"):
+            raise unknown("plot", str(kind), ("rounds", "sweep"))
+        title = self.path.name if self.path else ""
+        if kind == "sweep" or (kind is None and is_sweep(self.summaries)):
+            figure = sweep_figure(self.summaries, self.metric, title)
+        else:
+            figure = score_figure(self.records, self.metric, title)
+        if path is not None:
+            save(figure, Path(path))
+        return figure
+
+    def to_pandas(self, of: Literal["rounds", "clients", "methods"] = "rounds") -> pandas.DataFrame:
+        """A data frame with a row for every round, client or method; swept numbers are columns.
+
+        Args:
+            of: `rounds` for the metrics of every setting, method, seed and round, `clients` for every client
+                at the end, `methods` for the lines of the table.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("to_pandas needs pandas: pip install pandas") from None
+        lines = {
+            "rounds": self.records,
+            "clients": self.clients,
+            "methods": [summary.to_json() for summary in self.summaries],
+        }
+        if of not in lines:
+            raise unknown("data frame", of, lines)
+        return pandas.DataFrame([_flat(line) for line in lines[of]])
+
+
+def _flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A line of a file as one row: `final_accuracy.mean`, and swept numbers by their own names."""
+    row: dict[str, Any] = {}
+    for key, value in line.items():
+        if key in LISTS:
+            continue
+        if key == "swept":
+            row |= sweeping.apart(row, value, "swept")
+        elif isinstance(value, Mapping):
+            row |= _flat(value, f"{prefix}{key}.")
+        else:
+            row[prefix + key] = value
+    return row
+
+
+LISTS = ("nodes", "traffic")
+"""What is no single number in a line of metrics."""
 
 
 class Listener:

@@ -111,7 +111,7 @@ def sweep_figure(summaries: Sequence[MethodSummary], metric: Metric, title: str)
             panels.append((*LINES, partial(_draw_lines, key=key, families=some, metric=metric)))
     maps = [family for family in families if len(family.keys) > 1]
     flat = [row.final_mean for family in maps for row in family.rows if row.final_mean is not None]
-    scale = (min(flat, default=0.0), max(flat, default=1.0))
+    scale = (metric.scale * min(flat, default=0.0), metric.scale * max(flat, default=1.0))
     for family in maps:
         panels.append((*_map_size(family), partial(_draw_map, family=family, metric=metric, scale=scale)))
     return _arranged(panels, title)
@@ -151,11 +151,14 @@ def _draw_lines(part: Block, *, key: str, families: Sequence[_Family], metric: M
     places = _scale(axes, values, key)
     handles = []
     marked = False
+    axes.set_xlim(*_room(values, logarithmic=axes.get_xscale() == "log"))
     for index, family in enumerate(families):
         marked |= _draw_line(axes, index, family, key, places, metric)
         handles.append(line(index, [], [], folded(family.label, 26)))
         handles[-1].set_marker("" if not family.keys else handles[-1].get_marker())
     best = [Line2D([], [], linestyle="", marker="*", markersize=11, color=INK, label=BESTS)] if marked else []
+    if any(row.final_mean is None for family in families for row in family.rows):
+        best.append(Line2D([], [], linestyle="", marker="x", color=INK, label="diverged"))
     seeds = {row.seeds for family in families for row in family.rows}
     part.legend(
         handles=[*handles, *best, *band_handles(seeds)],
@@ -166,7 +169,8 @@ def _draw_lines(part: Block, *, key: str, families: Sequence[_Family], metric: M
         handlelength=3,
     )
     axes.set_ylabel(f"final {metric.axis}", fontsize=FONT, color=INK)
-    axes.set_ylim(within_bounds(metric, *axes.get_ylim()))
+    found = any(row.final_mean is not None for family in families for row in family.rows)
+    axes.set_ylim(within_bounds(metric, *axes.get_ylim()) if found else (0, metric.scale))
     axes.tick_params(length=0, labelsize=FONT - 1, labelcolor=INK)
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -185,6 +189,10 @@ def _draw_line(
         if row.final_mean is not None
     }
     shown = dict(sorted(found.items()))
+    for row in family.rows:
+        if row.final_mean is None and not level:  # it has no place on the scale, so it stands below
+            at, colour = places[cast(float, row.swept[key])], COLOURS[index % len(COLOURS)]
+            axes.plot(at, 0.03, "x", transform=axes.get_xaxis_transform(), color=colour, scaley=False)
     means = [metric.scale * cast(float, row.final_mean) for row in shown.values()]
     spreads = [metric.scale * (row.final_std or 0.0) for row in shown.values()]
     if not shown:
@@ -224,17 +232,25 @@ def _scale(axes: Axes, values: Sequence[float], key: str) -> dict[float, float]:
         widths = np.diff(np.log10(values)) / math.log10(values[-1] / values[0])
     else:
         widths = np.diff(values) / (values[-1] - values[0])
-    axes.margins(x=0.06)
     if widths.min() > 0.035:
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.set_xticks([], minor=True)
     return {value: value for value in values}
 
 
+def _room(values: Sequence[float], *, logarithmic: bool) -> tuple[float, float]:
+    """The limits of an axis with a little room beside the first and the last value."""
+    low, high = values[0], values[-1]
+    if logarithmic:
+        return low * (high / low) ** -0.06, high * (high / low) ** 0.06
+    return low - 0.06 * (high - low), high + 0.06 * (high - low)
+
+
 def _map_size(family: _Family) -> tuple[float, float]:
     """The width and height of a heat map with what surrounds it."""
     x, y = (len(family.values(key)) for key in family.keys[:2])
-    return max(3.4, MAP + 0.62 * min(x, 2 * WORDS)), max(2.2, MAP + 0.42 * min(y, 2 * WORDS))
+    wide, high = (0.62, 0.42) if max(x, y) <= WORDS else (0.24, 0.24)
+    return max(3.4, MAP + wide * x), max(2.2, MAP + high * y)
 
 
 def _draw_map(part: Block, *, family: _Family, metric: Metric, scale: tuple[float, float]) -> None:
@@ -251,7 +267,7 @@ def _draw_map(part: Block, *, family: _Family, metric: Metric, scale: tuple[floa
     scores = np.full((len(rows), len(columns)), np.nan)
     for (i, j), row in chosen.items():
         if row is not None and row.final_mean is not None:
-            scores[j, i] = row.final_mean
+            scores[j, i] = metric.scale * row.final_mean
     colours = colormaps["YlGnBu" if metric.higher_is_better else "YlGnBu_r"].with_extremes(bad="#e4e4e4")
     image = axes.imshow(scores, cmap=colours, aspect="auto", origin="lower", vmin=scale[0], vmax=scale[1])
     inks = image.to_rgba(np.nan_to_num(scores, nan=scale[0]))
@@ -260,7 +276,9 @@ def _draw_map(part: Block, *, family: _Family, metric: Metric, scale: tuple[floa
             score = None if row is None else row.final_mean
             _write(axes, i, j, score, metric, (1.0, 1.0, 1.0) if score is None else inks[j, i].tolist())
     else:
-        part.colorbar(image, ax=axes)
+        bar = part.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
+        bar.ax.tick_params(length=0, labelsize=FONT - 1, labelcolor=INK)
+        bar.outline.set_visible(False)
     bests = family.best(metric)
     framed = f"frame: {BESTS}" if len(bests) < 2 else f"frames: {BESTS} of each setting"
     framed = framed.replace(" ", "\N{NO-BREAK SPACE}")
