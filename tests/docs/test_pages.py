@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from consilience.cli.listings import methods_page, read_inventory
+from consilience.config import read_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,6 +21,26 @@ def test_the_python_blocks_of_a_page_run_in_order(page, capsys):
         exec(compile(block, page, "exec"), names)
     accuracies = [float(line.split(",")[0]) for line in capsys.readouterr().out.splitlines()]
     assert all(accuracy > 0.15 for accuracy in accuracies)
+
+
+def test_the_page_about_results_does_what_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "reading-results.md").read_text(), flags=re.DOTALL)
+    names: dict[str, object] = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, "reading-results.md", "exec"), names)
+    *table, last = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("fedprox mu=1.0") for line in table)
+    accuracy, method = last.split(" ", 1)
+    assert (float(accuracy) > 0.15, method) == (True, "fedprox mu=0.1")
+
+
+def test_the_sweep_on_the_page_is_a_configuration():
+    (block,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "reading-results.md").read_text(), flags=re.DOTALL)
+    assert [label for label, _ in read_config(yaml.safe_load(block)).settings()] == [
+        "star alpha=0.1",
+        "star alpha=1",
+    ]
 
 
 def test_the_page_of_methods_is_current():

@@ -130,6 +130,9 @@ def test_of_a_sweep_the_best_eight_are_drawn_and_a_note_says_so():
     (axes,) = score_figure(diverged + records, ACCURACY, "").axes
     assert sorted(line.get_ydata()[-1] for line in axes.lines) == pytest.approx(range(15, 55, 5))
     assert axes.get_title(loc="left") == "the best 8 of 12"
+    weak = [record | {"swept": {"mu": "any"}} for record in records_of([[0.1, 0.01]], method="fagh mu=any")]
+    (axes,) = score_figure(records + weak, ACCURACY, "").axes  # every method has its best variant there
+    assert sorted(line.get_ydata()[-1] for line in axes.lines) == pytest.approx([1, *range(20, 55, 5)])
 
 
 @pytest.mark.parametrize(

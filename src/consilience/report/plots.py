@@ -10,7 +10,7 @@ import statistics
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -25,6 +25,7 @@ from consilience.problems import Metric
 from consilience.report.bubbles import FONT, GRID, INK
 from consilience.report.saving import Picture, save
 from consilience.report.summary import Record, runs_by_method, score_curve
+from consilience.sweeping import without_numbers
 
 # Okabe and Ito's colours without yellow, which is lost on white. The lengths of these have no common
 # divisor: colour, dashes and marker together repeat only after 140 methods.
@@ -68,8 +69,8 @@ def score_plot(records: Sequence[Record], metric: Metric, path: Path, title: str
 def score_figure(records: Sequence[Record], metric: Metric, title: str) -> Figure:
     """The figure of `score_plot`: means over seeds, in bands of ± one sample standard deviation.
 
-    A panel has at most eight curves. More variants of a sweep are the best eight, and a note says so; more
-    methods are further panels below, each with a legend of its own.
+    A panel has at most eight curves. More variants of a sweep are the best eight, with each method's best
+    among them, and a note says so; more methods are further panels below, each with a legend of its own.
     """
     if not records:
         raise UserError("no metrics records to plot; run at least one round")
@@ -120,7 +121,10 @@ def score_figure(records: Sequence[Record], metric: Metric, title: str) -> Figur
 
 
 def _worse(rows: Sequence[Row], methods: Mapping[Row, Runs], metric: Metric) -> list[Row]:
-    """The rows that have no place among the best eight, by the mean final score over seeds."""
+    """The rows that have no place among the best eight, by the mean final score over seeds.
+
+    The best variant of each method comes first, as long as there are places.
+    """
 
     def final(row: Row) -> float:
         curves = [score_curve(run, f"test_{metric.name}") for run in methods[row].values()]
@@ -128,7 +132,13 @@ def _worse(rows: Sequence[Row], methods: Mapping[Row, Runs], metric: Metric) -> 
         mean = statistics.fmean(lasts)
         return (-mean if metric.higher_is_better else mean) if math.isfinite(mean) else math.inf
 
-    return sorted(rows, key=final)[CURVES:]
+    def family(row: Row) -> str:
+        numbers = next(iter(next(iter(methods[row].values())).values())).get("swept", {})
+        return without_numbers(row[1], cast("Mapping[str, object]", numbers))
+
+    ranked = sorted(rows, key=final)
+    firsts = {family(row): row for row in reversed(ranked)}
+    return sorted(ranked, key=lambda row: firsts[family(row)] is not row)[CURVES:]
 
 
 def _block(
