@@ -13,8 +13,9 @@ from PIL import Image
 
 from consilience.errors import UserError
 from consilience.problems import Classification, NextToken, Regression
-from consilience.report.plots import COLOURS, DASHES, MARKERS, score_figure, score_plot
+from consilience.report.plots import COLOURS, DASHES, MARKERS, best_records, score_figure, score_plot
 
+SETTINGS = ("setting 0", "setting 1")
 ACCURACY, R2, PERPLEXITY = Classification.metric, Regression.metric, NextToken.metric
 
 
@@ -133,6 +134,25 @@ def test_of_a_sweep_the_best_eight_are_drawn_and_a_note_says_so():
     weak = [record | {"swept": {"mu": "any"}} for record in records_of([[0.1, 0.01]], method="fagh mu=any")]
     (axes,) = score_figure(records + weak, ACCURACY, "").axes  # every method has its best variant there
     assert sorted(line.get_ydata()[-1] for line in axes.lines) == pytest.approx([1, *range(20, 55, 5)])
+
+
+def test_the_records_of_the_best_eight():
+    records = many(2, 10, 2, 3)
+    kept = best_records(records, ACCURACY)
+    assert {
+        setting: len({r["method"] for r in kept if r["setting"] == setting}) for setting in SETTINGS
+    } == dict.fromkeys(SETTINGS, 8)
+    finals = {True: [], False: []}
+    for record in records:
+        if record["round"] == 3 and record["seed"] == 0 and record["setting"] == SETTINGS[0]:
+            pair = [
+                r
+                for r in records
+                if (r["setting"], r["method"], r["round"]) == (record["setting"], record["method"], 3)
+            ]
+            finals[record in kept].append(sum(r["test_accuracy"] for r in pair))
+    assert min(finals[True]) > max(finals[False])
+    assert best_records(records[:30], ACCURACY) == records[:30]
 
 
 @pytest.mark.parametrize(

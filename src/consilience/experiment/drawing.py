@@ -26,7 +26,7 @@ from consilience.report.coordinate_plots import coordinates_plot
 from consilience.report.node_map import MAPPED, map_plot
 from consilience.report.node_plots import nodes_plot
 from consilience.report.node_records import has_coordinates, settings_with_nodes
-from consilience.report.plots import score_plot
+from consilience.report.plots import CURVES, best_records, score_plot
 from consilience.report.saving import FORMATS
 from consilience.report.summary import Record, summarise
 from consilience.report.sweep_plots import is_sweep, sweep_plot
@@ -68,6 +68,9 @@ def draw(
     }
     peers = {setting: graph for setting, graph in found.items() if graph is not None}
     mapped = {setting: graph for setting, graph in peers.items() if len(graph.sizes) <= MAPPED}
+    shown = best_records(records, metric) if peers else records
+    if len(shown) < len(records):
+        records, name = shown, f"{name}: the best {CURVES} of each setting"
     if peers:
         nodes_plot(records, peers, metric, file(NODE_PLOT), name)
     if mapped:

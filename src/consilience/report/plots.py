@@ -141,6 +141,16 @@ def _worse(rows: Sequence[Row], methods: Mapping[Row, Runs], metric: Metric) -> 
     return sorted(ranked, key=lambda row: firsts[family(row)] is not row)[CURVES:]
 
 
+def best_records(records: Sequence[Record], metric: Metric) -> list[Record]:
+    """The records of at most eight methods of each setting, the best ones."""
+    methods = runs_by_method(records)
+    settings = dict.fromkeys(setting for setting, _ in methods)
+    worse = {
+        row for one in settings for row in _worse([row for row in methods if row[0] == one], methods, metric)
+    }
+    return [record for record in records if (record["setting"], record["method"]) not in worse]
+
+
 def _block(
     part: Figure | SubFigure,
     labels: Sequence[str],

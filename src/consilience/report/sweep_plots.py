@@ -29,7 +29,7 @@ BESTS = "best"
 FAR_APART = 20
 """Numbers whose largest is so many times their smallest are on a logarithmic scale."""
 ACROSS = 3
-"""Panels side by side."""
+"""The most panels side by side."""
 WORDS = 14
 """The most values of a number for which cells of a heat map have their score written in them."""
 LINES, MAP = (5.6, 3.3), 1.2  # inches: the size of a panel with lines, and what surrounds the cells of a map
@@ -130,7 +130,8 @@ def _families(summaries: Sequence[MethodSummary]) -> list[_Family]:
 
 def _arranged(panels: Sequence[Panel], title: str) -> Figure:
     """The panels in rows, each as wide and high as it needs to be."""
-    rows = [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
+    across = math.ceil(len(panels) / math.ceil(len(panels) / ACROSS))  # four panels are two above two
+    rows = [panels[start : start + across] for start in range(0, len(panels), across)]
     widths = [sum(width for width, _, _ in row) for row in rows]
     heights = [max(height for _, height, _ in row) for row in rows]
     figure = canvas((max(widths), 0.35 + sum(heights)), title)
