@@ -50,6 +50,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
         "clients.jsonl",
         "summary.json",
         "accuracy.png",
+        "sweep.png",
         "checkpoint.safetensors",
         "partitions.json",
     }
