@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from consilience.algorithm import Algorithm
 from consilience.algorithms import METHODS
@@ -36,7 +37,8 @@ CASES: dict[str, Algorithm] = {
     **{name: method() for name, method in METHODS.items()},
     # Little work, and no draws by client number: clients that change places would draw other numbers.
     "desa": DESA(ipc=2, iterations=2, width=4, depth=2, anchors_per_step=None, start="common"),
-    # Less work, for the time it takes: every iteration is a pass over the data.
+    # Less work: every iteration is a pass over the data, and thirty of them in a network that is not convex
+    # make 1e-9 of the last digit.
     "dane": DANE(newton_steps=1, iterations=2),
     "dane-inexact": DANE(eta=0.5, solve="inexact", weighting="samples"),
     "feddane-same": FedDANE(cohort="same"),
@@ -80,3 +82,10 @@ CASES: dict[str, Algorithm] = {
 @pytest.mark.parametrize("case", CASES)
 def test_method_has_property(case: str, one: Property) -> None:
     check_property(one, prepare(CASES[case]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("one", PROPERTIES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("name", METHODS)
+def test_method_has_property_on_a_gpu(name: str, one: Property) -> None:
+    check_property(one, prepare(CASES[name], device="cuda"))

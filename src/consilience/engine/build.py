@@ -13,10 +13,9 @@ from torch import nn
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Conditions
 from consilience.data.dataset import Dataset, normalisation
-from consilience.engine.executors.base import Executor
+from consilience.engine.executors.base import UNLIMITED, Executor
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.sequential import Sequential
-from consilience.engine.executors.workshop import UNLIMITED
 from consilience.engine.memory import LEAST, usual_memory
 from consilience.engine.network import Network
 from consilience.engine.rounds.simulation import Simulation

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.client import Rows, Step
-from consilience.engine.executors.base import Executor, Outcome, Work
+from consilience.engine.executors.base import UNLIMITED, Executor, Outcome, Work
 from consilience.engine.executors.crew import CAN_FORK
 from consilience.engine.executors.machine import Blueprint, Machine
 from consilience.engine.executors.routine import Enter, Routines
 from consilience.engine.executors.scheduling import Schedule, lanes_for, pack
-from consilience.engine.executors.workshop import UNLIMITED, Workshop
+from consilience.engine.executors.workshop import Workshop
 from consilience.exchange import screen
 from consilience.exchange.cohort import Cohort
 from consilience.learning.batches import Pool
@@ -292,8 +292,8 @@ class Batched(Executor):
         compiled: bool = False,
         memory: int = UNLIMITED,
     ) -> None:
-        super().__init__(pool, memory // COPIED_SHARE)
-        self.lanes, self.chunk, self.workers = lanes, chunk, workers
+        super().__init__(pool, memory // COPIED_SHARE, chunk)
+        self.lanes, self.workers = lanes, workers
         self._workshop = Workshop(pool, memory, compiled=compiled)
         self._routines = Routines(self.copied)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from consilience.engine.executors.base import UNLIMITED
 from consilience.engine.executors.captured import Captured, GraphMemory, lane_bytes
 from consilience.engine.executors.crew import Crew
 from consilience.engine.executors.machine import Blueprint, Machine, Plain
@@ -20,7 +21,6 @@ from consilience.learning.batches import Pool
 
 LOG = logging.getLogger("consilience")
 
-UNLIMITED = 2**62
 MOST = 32
 """How many machines are kept at most."""
 KEPT_SHARE = 4

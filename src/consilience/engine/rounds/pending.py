@@ -77,8 +77,7 @@ class Pending:
         replicas = range(len(self.world.replicas))
         scores = [scores_of(self.scored, replica) for replica in replicas]
         nodes = self.nodes()
-        for told in self.told:
-            self._warn(told)
+        self._warn()
         seconds = self.clock.lap(self.start)  # the last number is here
         return [self._record(replica, seconds, scores[replica], nodes[replica]) for replica in replicas]
 
@@ -102,9 +101,9 @@ class Pending:
             nodes=nodes,
         )
 
-    def _warn(self, told: Told) -> None:
+    def _warn(self) -> None:
         for replica, which in enumerate(self.world.replicas):
-            clients = told.rejected(replica)
+            clients = {client for told in self.told for client in told.rejected(replica)}
             if clients:
                 LOG.warning(
                     "%s, seed %d, round %d: rejected the uploads of clients %s",

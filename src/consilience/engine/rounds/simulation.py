@@ -19,6 +19,7 @@ from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
 from consilience.engine.rounds.pending import Clock, Nodes, Pending, Record, scores_of
+from consilience.engine.rounds.replies import run_replies
 from consilience.engine.rounds.store import Store
 from consilience.engine.world import MODELS_AT_A_TIME, World
 from consilience.exchange.address import Address
@@ -113,7 +114,7 @@ class Simulation:
         for one in exchanges:
             drawn = one.address.index if one.form.resampled else drawn
             cast = cohort_of(world, self.round, drawn)
-            reports.append(self._run_replies(one, cast, heard) if one.form.replies else self._run(one, cast))
+            reports += self._run_replies(one, cast, heard) if one.form.replies else [self._run(one, cast)]
             heard = reports[-1].heard
         self.round += 1
         training = next((report for report in reversed(reports) if report.has_models), None)
@@ -144,10 +145,10 @@ class Simulation:
         self.hub, self.mailbox = report.hub, report.mailbox
         return report
 
-    def _run_replies(self, one: Exchange, cast: Cast, heard: Heard | None) -> Report:
-        report = one.run_replies(cast, self.hub, self.links, heard)
-        self.hub = report.hub
-        return report
+    def _run_replies(self, one: Exchange, cast: Cast, heard: Heard | None) -> list[Report]:
+        reports = run_replies(one, cast, self.hub, self.links, heard)
+        self.hub = reports[-1].hub
+        return reports
 
     def _welcome_back(self) -> None:
         """Let nodes that return start anew, where the network says so."""
@@ -160,13 +161,8 @@ class Simulation:
         if len(rows):
             chosen = to_device(rows, world.device)
             hubs = self._map_rows(lambda whole, model: whole.init_hub(model), rows)
-            self.hub = {
-                group: {
-                    name: value.flatten(0, 1).index_copy(0, chosen, hubs[group][name]).reshape(value.shape)
-                    for name, value in params.items()
-                }
-                for group, params in self.hub.items()
-            }
+            flat = tree.reshape_leading(self.hub, 2, len(world.hub_replicas))
+            self.hub = tree.reshape_leading(tree.with_rows(flat, chosen, hubs), 1, *world.hub_shape)
             self.store.forget(rows)
             self.links.forget((rows[:, None] * nodes + np.arange(nodes)).flatten())
 
