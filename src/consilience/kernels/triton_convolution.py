@@ -109,7 +109,7 @@ def square_deep(
     lanes, batch, height, width, channels = x.shape
     sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
     filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
-    tile, wanted = _tile_of_squares(filters, depth, _full(x))
+    tile, wanted = _tile_of_squares(filters, depth)
     tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
     parts, share = _parts(batch, 1, tiles * lanes, wanted)
     of_weight = torch.empty(lanes, parts, filters, *size, channels, dtype=torch.float32, device=x.device)
@@ -184,11 +184,12 @@ def _tile_of_sums(filters: int, depth: int, full: bool) -> tuple[Tile, int]:
     return Tile(f, long, 64, 4, 3) if f == 128 else Tile(f, short, 64, 4, 4), 2 * UNITS
 
 
-def _tile_of_squares(filters: int, depth: int, full: bool) -> tuple[Tile, int]:
+def _tile_of_squares(filters: int, depth: int) -> tuple[Tile, int]:
     """The tile of `square_deep`, which begins anew with every image, and how many programs are wanted."""
+    f = _side(filters, 64)
     if depth <= 32:
-        return Tile(_side(filters, 64), 32, 64, 2, 1), 16 * UNITS
-    return _tile_of_sums(filters, depth, full)
+        return Tile(f, 32, 64, 2, 1), 16 * UNITS
+    return Tile(f, 128, 32 if f <= 32 else 64, 4, 1), 16 * UNITS
 
 
 def _full(x: Tensor) -> bool:
