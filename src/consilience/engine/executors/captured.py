@@ -110,11 +110,13 @@ class Captured(Machine):
     Args:
         pool: Where batches come from.
         blueprint: What to run.
-        graphs: The memory of its graphs.
+        graphs: The memory of its graphs; None: it runs its ticks anew each time, which takes less memory.
         compiled: Whether operations are fused by torch.compile. That takes seconds, once.
     """
 
-    def __init__(self, pool: Pool, blueprint: Blueprint, graphs: GraphMemory, *, compiled: bool) -> None:
+    def __init__(
+        self, pool: Pool, blueprint: Blueprint, graphs: GraphMemory | None, *, compiled: bool
+    ) -> None:
         super().__init__(pool, blueprint, whole=compiled or blueprint.width > 1)
         self._graphs, self._compiled = graphs, compiled
         self._steps: dict[bool, LaneProgram | Callable[..., None]] = {}
@@ -126,13 +128,17 @@ class Captured(Machine):
         while begin < len(rows):
             alike = full[begin : begin + TICKS] == [full[begin]] * TICKS
             kind = (TICKS if alike else 1, full[begin])
-            if kind not in self._captures:
-                self._captures[kind] = self._capture(*kind)
-            chosen = slice(begin, begin + kind[0])
-            self._captures[kind].replay(rows[chosen], weight[chosen], keys[chosen])
+            batches = [value[begin : begin + kind[0]] for value in (rows, weight, keys)]
+            if self._graphs is None:
+                with torch.no_grad():
+                    self._ticks(full[begin], *batches)
+            else:
+                if kind not in self._captures:
+                    self._captures[kind] = self._capture(self._graphs, *kind)
+                self._captures[kind].replay(*batches)
             begin += kind[0]
 
-    def _capture(self, ticks: int, full: bool) -> Capture:
+    def _capture(self, graphs: GraphMemory, ticks: int, full: bool) -> Capture:
         shape, device = (ticks, self.blueprint.width), self.pool.targets.device
         rows = torch.zeros(*shape, self.blueprint.rows, dtype=torch.int64, device=device)
         inputs = (rows, torch.ones_like(rows, dtype=self.pool.dtype), torch.zeros_like(rows[..., 0]))
@@ -142,7 +148,7 @@ class Captured(Machine):
         with torch.no_grad(), torch.cuda.stream(stream):
             self._ticks(full, *(value[:1] for value in inputs))  # libraries start up, compilers compile
         torch.cuda.current_stream(device).wait_stream(stream)
-        graph = self._graphs.capture(lambda: self._ticks(full, *inputs), device)
+        graph = graphs.capture(lambda: self._ticks(full, *inputs), device)
         for place, value in zip(self.carry, before, strict=True):
             place.copy_(value)
         return Capture(graph, inputs)
@@ -180,7 +186,7 @@ class Captured(Machine):
 def lane_bytes(pool: Pool, blueprint: Blueprint) -> int:
     """How many bytes a lane takes: what it holds, what a step computes at its peak, and its next batches."""
     lanes = 2  # a single one would run in another way
-    machine = Captured(pool, replace(blueprint, width=lanes), GraphMemory(), compiled=False)
+    machine = Captured(pool, replace(blueprint, width=lanes), None, compiled=False)
     batch = machine.example(blueprint.rows)
     device = pool.targets.device
     torch.cuda.reset_peak_memory_stats(device)

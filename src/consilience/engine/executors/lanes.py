@@ -337,9 +337,9 @@ class Batched(Executor):
                 ]
                 return _joined(parts)
             except torch.OutOfMemoryError:
-                if chunk == 1:
+                if chunk == 1 and not self._workshop.stop_capturing():
                     raise self._workshop.shortage() from None
-            self.chunk = chunk // 2
+            self.chunk = max(1, chunk // 2)
             self._free()
 
     def _free(self) -> None:

@@ -46,7 +46,7 @@ class Workshop:
         self._machines: OrderedDict[tuple[Blueprint, int], Machine] = OrderedDict()  # the oldest use first
         self._lane_bytes: dict[Blueprint, int] = {}
         self._most = UNLIMITED  # lanes, since memory ran out
-        self._graphs = GraphMemory()
+        self._graphs: GraphMemory | None = GraphMemory()  # None since memory ran out even so
         self._crew: Crew | None = None
         self._told: set[str] = set()
 
@@ -94,6 +94,15 @@ class Workshop:
             )
         self._most = max(1, lanes // 2)
 
+    def stop_capturing(self) -> bool:
+        """Free all machines, and build others that take the least memory; False if they did already.
+
+        What a graph needs, cuDNN's workspaces of gigabytes among it, is its own for as long as it lives.
+        """
+        captured, self._graphs = self._graphs is not None, None
+        self.clear()
+        return captured
+
     def shortage(self) -> UserError:
         """What to say where not even one client fits."""
         needed = WORKING_SHARE * max(self._lane_bytes.values(), default=0)
@@ -106,7 +115,8 @@ class Workshop:
     def clear(self) -> None:
         """Let all machines go, and the memory of their graphs."""
         self._machines.clear()
-        self._graphs = GraphMemory()
+        if self._graphs is not None:
+            self._graphs = GraphMemory()
         if self.pool.targets.is_cuda:
             gc.collect()  # compiled steps refer to themselves
             torch.cuda.empty_cache()

@@ -41,17 +41,17 @@ class Report:
     """What nodes that do not wake together hold."""
     heard: Heard | None
     """What the nodes of a graph heard."""
-    outcome: Outcome | None
-    """What the clients did; None where no client was left to work."""
+    uploads: State
+    """What the nodes of a graph sent, a row a job."""
     told: Told
-    """What that told the host."""
+    """What the clients' work told the host."""
     traffic: tuple[Traffic, ...]
     """The bytes and messages, by replica."""
 
     @property
     def has_models(self) -> bool:
-        """Whether clients sent models."""
-        return self.outcome is not None and "params" in self.outcome.uploads
+        """Whether the nodes of a graph sent models."""
+        return "params" in self.uploads
 
 
 def columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
@@ -154,7 +154,7 @@ class Exchange:
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
             traffic = tuple(Traffic(down=count) for count in received)
-            return Report(hub, mailbox, None, None, Told((), cast.failed, None), traffic)
+            return Report(hub, mailbox, None, {}, Told((), cast.failed, None), traffic)
         replicas, clients = columns(jobs)
         given = rows_of(down, world.device, *((replicas, clients) if world.graph else (replicas,)))
         cohort = world.cohort(jobs, self.round)
@@ -169,14 +169,14 @@ class Exchange:
                 Traffic(times(went, up_bytes), times(came, up_bytes), went if up_bytes else 0)
                 for went, came in zip(heard.sent, heard.received, strict=True)
             )
-            return Report(hub, heard.mailbox, heard, outcome, told, traffic)
+            return Report(hub, heard.mailbox, heard, outcome.uploads, told, traffic)
         delivered = [told.delivered(replica) for replica in range(len(world.replicas))]
         hub = self.combine_apart(hub, outcome, told, delivered)
         traffic = tuple(
             Traffic(times(len(came), up_bytes), count, len(came) if up_bytes else 0)
             for came, count in zip(delivered, received, strict=True)
         )
-        return Report(hub, mailbox, None, outcome, told, traffic)
+        return Report(hub, mailbox, None, {}, told, traffic)
 
     def _broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""

@@ -21,8 +21,10 @@ from consilience.engine.rounds.node_metrics import node_metrics
 from consilience.engine.rounds.pending import Clock, Nodes, Pending, Record, scores_of
 from consilience.engine.rounds.replies import run_replies
 from consilience.engine.rounds.store import Store
+from consilience.engine.rounds.told import Told
 from consilience.engine.world import MODELS_AT_A_TIME, World
 from consilience.exchange.address import Address
+from consilience.exchange.traffic import Traffic
 from consilience.problems import Metric
 from consilience.transfer import to_device
 from consilience.types import IntArray, State
@@ -108,19 +110,19 @@ class Simulation:
             for index in range(len(self.algorithm.at(self.round).phases()))
         ]
         self._welcome_back()
-        reports = self._set_up() if self.round == 0 else []
+        told, traffic = self._set_up() if self.round == 0 else ([], [])
         heard: Heard | None = None
+        training: Report | None = None
         drawn = 0
         for one in exchanges:
             drawn = one.address.index if one.form.resampled else drawn
             cast = cohort_of(world, self.round, drawn)
-            reports += self._run_replies(one, cast, heard) if one.form.replies else [self._run(one, cast)]
-            heard = reports[-1].heard
+            report = self._run_replies(one, cast, heard) if one.form.replies else self._run(one, cast)
+            told, traffic, heard = [*told, report.told], [*traffic, report.traffic], report.heard
+            training = report if report.has_models else training  # others go: they hold many models
         self.round += 1
-        training = next((report for report in reversed(reports) if report.has_models), None)
         scored = self._score(training if trained else None) if evaluate else []
         nodes = self._nodes(scored, training) if evaluate else lambda: [{} for _ in world.replicas]
-        told, traffic = [report.told for report in reports], [report.traffic for report in reports]
         label, clock = self.algorithm.label, self._clock
         return Pending(world, label, clock, self.round, start, told, traffic, scored, nodes)
 
@@ -132,12 +134,16 @@ class Simulation:
             if upcoming:
                 world.cohort(upcoming, now + 1).plan_like(world.cohort(one.jobs(cast), now))
 
-    def _set_up(self) -> list[Report]:
-        """The exchanges before the first round, with everyone."""
-        addresses = [Address(0, index, setup=True) for index in range(len(self.algorithm.setup()))]
-        return [
-            self._run(Exchange(self.world, self.algorithm, one), everyone(self.world)) for one in addresses
-        ]
+    def _set_up(self) -> tuple[list[Told], list[tuple[Traffic, ...]]]:
+        """The exchanges before the first round, with everyone: what they told, and their traffic."""
+        told: list[Told] = []
+        traffic: list[tuple[Traffic, ...]] = []
+        for index in range(len(self.algorithm.setup())):
+            one = Exchange(self.world, self.algorithm, Address(0, index, setup=True))
+            report = self._run(one, everyone(self.world))
+            told.append(report.told)
+            traffic.append(report.traffic)
+        return told, traffic
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
         ahead = partial(self._plan_ahead, one, cast)
@@ -145,10 +151,10 @@ class Simulation:
         self.hub, self.mailbox = report.hub, report.mailbox
         return report
 
-    def _run_replies(self, one: Exchange, cast: Cast, heard: Heard | None) -> list[Report]:
-        reports = run_replies(one, cast, self.hub, self.links, heard)
-        self.hub = reports[-1].hub
-        return reports
+    def _run_replies(self, one: Exchange, cast: Cast, heard: Heard | None) -> Report:
+        report = run_replies(one, cast, self.hub, self.links, heard)
+        self.hub = report.hub
+        return report
 
     def _welcome_back(self) -> None:
         """Let nodes that return start anew, where the network says so."""
@@ -209,8 +215,8 @@ class Simulation:
         rows = self.evaluated()
         many = self.world.graph or self._own_models
         scored = [self._on_test("", rows, lambda chosen: self.models(rows[chosen]), many=many)]
-        if self.world.graph and report is not None and report.outcome is not None:
-            uploads, rows_of_sound = report.outcome.uploads, np.flatnonzero(report.told.arrived)
+        if report is not None and report.has_models:
+            uploads, rows_of_sound = report.uploads, np.flatnonzero(report.told.arrived)
             sound = to_device(rows_of_sound, self.world.device)
             trained_rows = [report.told.jobs[row] for row in rows_of_sound]
             models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
