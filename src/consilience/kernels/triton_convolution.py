@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 
 from consilience.kernels import triton_kernels as kernels
+from consilience.kernels.launching import launch
 
 UNITS = 132
 """How many multiprocessors a large GPU has: programs are wanted in multiples of that."""
@@ -40,7 +41,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -> Ten
     out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
     tiles = triton.cdiv(sizes["OH"] * sizes["OW"], tile.m) * triton.cdiv(sizes["FILTERS"], tile.f)
     shares, share = _parts(batch, 1, tiles * lanes, 32 * UNITS)
-    kernels.convolve[tiles, shares, lanes](
+    launch(
+        kernels.convolve, (tiles, shares, lanes),
         x, weight, bias, out, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
         PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -54,7 +56,8 @@ def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -
     tile = _tile_of_products(sizes["FILTERS"], channels, _full(x))
     out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
     pixels = batch * sizes["OH"] * sizes["OW"]
-    kernels.convolve_deep[triton.cdiv(pixels, tile.m), triton.cdiv(sizes["FILTERS"], tile.f), lanes](
+    launch(
+        kernels.convolve_deep, (triton.cdiv(pixels, tile.m), triton.cdiv(sizes["FILTERS"], tile.f), lanes),
         x, weight, bias, out, batch, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
         PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -71,7 +74,8 @@ def correlate(x: Tensor, grad: Tensor, size: list[int], padding: list[int]) -> t
     shares, share = _parts(batch, 1, tiles * pixels * lanes, 16 * UNITS)
     parts = shares * pixels
     of_weight, of_bias = _room(x, lanes, parts, filters, (channels, *size))
-    kernels.correlate[parts, tiles, lanes](
+    launch(
+        kernels.correlate, (parts, tiles, lanes),
         x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
         PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -87,7 +91,8 @@ def correlate_deep(x: Tensor, grad: Tensor, size: list[int], padding: list[int])
     tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
     parts, share = _parts(batch * sizes["OH"] * sizes["OW"], 4 * tile.m, tiles * lanes, wanted)
     of_weight, of_bias = _room(x, lanes, parts, filters, (*size, channels))
-    kernels.correlate_deep[parts, tiles, lanes](
+    launch(
+        kernels.correlate_deep, (parts, tiles, lanes),
         x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
         PRECISION=_precision("turned"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -114,7 +119,8 @@ def square_deep(
     parts, share = _parts(batch, 1, tiles * lanes, wanted)
     of_weight = torch.empty(lanes, parts, filters, *size, channels, dtype=torch.float32, device=x.device)
     of_bias = of_weight.new_empty(lanes, parts, filters)
-    kernels.square_deep[parts, tiles, lanes](
+    launch(
+        kernels.square_deep, (parts, tiles, lanes),
         x, grad, weight, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
         PRECISION=_precision("turned"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -155,8 +161,15 @@ def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
         return parts.squeeze(1)
     out = torch.empty(parts.shape[0], *parts.shape[2:], dtype=dtype, device=parts.device)
     size = out[0].numel()
-    kernels.total[triton.cdiv(size, 256), parts.shape[0]](
-        parts, out, parts.shape[1], size, N=256, num_warps=4
+    launch(
+        kernels.total,
+        (triton.cdiv(size, 256), parts.shape[0]),
+        parts,
+        out,
+        parts.shape[1],
+        size,
+        N=256,
+        num_warps=4,
     )
     return out
 

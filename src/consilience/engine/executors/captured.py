@@ -22,6 +22,7 @@ from consilience.engine.executors.fusing import fused
 from consilience.engine.executors.machine import Blueprint, LaneProgram, Machine
 from consilience.engine.executors.program import overwriting, peak_bytes
 from consilience.environment import Environment
+from consilience.kernels.launching import compiling_ahead
 from consilience.learning.batches import Pool
 from consilience.types import IntArray
 
@@ -145,8 +146,11 @@ class Captured(Machine):
         before = [value.clone() for value in self.carry]
         stream = side_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
+        first = [value[:1] for value in inputs]
         with torch.no_grad(), torch.cuda.stream(stream):
-            self._ticks(full, *(value[:1] for value in inputs))  # libraries start up, compilers compile
+            with compiling_ahead(device):
+                self._ticks(full, *first)  # into any numbers, which do not stay
+            self._ticks(full, *first)  # libraries start up, compilers compile
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = graphs.capture(lambda: self._ticks(full, *inputs), device)
         for place, value in zip(self.carry, before, strict=True):
@@ -191,7 +195,8 @@ def lane_bytes(pool: Pool, blueprint: Blueprint) -> int:
     device = pool.targets.device
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    program = machine.program(batch, full=False)
+    with compiling_ahead(device):
+        program = machine.program(batch, full=False)
     # To record it takes more than to run it, and has to fit, too.
     measured = torch.cuda.max_memory_allocated(device) - before
     batches = TICKS * sum(value.nbytes for value in batch)
