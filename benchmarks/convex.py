@@ -144,7 +144,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "feddane": trained("feddane", mu=[0.0, 0.1]),
     "fednl, rank 1": solved("fednl", rank=1, option="floor", line_search=True, initial="leading"),
     "fednl, rank 2 from 0": solved("fednl", rank=2),
-    "bl1": solved("bl1"),
+    "bl1": solved("bl1", mu=0.1),
 }
 """What every method is run with, beside the setting."""
 

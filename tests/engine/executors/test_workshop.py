@@ -127,6 +127,19 @@ def test_what_does_not_fit_as_a_graph_runs_without_one(federation, monkeypatch):
     assert built[-1]._graphs is None
 
 
+def test_where_graphs_hold_too_much_there_are_none(federation):
+    place = federation()
+    shop = Workshop(place.pool, 10_000)
+    (machine,) = machines_of(place)
+    assert shop._graphs is not None
+    shop._graphs.held = 5_000
+    shop.machines([machine.blueprint])
+    assert shop._graphs is not None
+    shop._graphs.held = 5_001
+    shop.machines([machine.blueprint])
+    assert shop._graphs is None
+
+
 def test_out_of_memory_beside_the_steps_fewer_jobs_are_computed_at_a_time(federation):
     place = federation()
     expected = place.run(place.batched(2, 5), train)

@@ -53,6 +53,8 @@ class GraphMemory:
 
     def __init__(self) -> None:
         self._handle: Any = None
+        self.held = 0
+        """How many bytes the graphs took, which nothing else can use while one of them lives."""
 
     def captures(self, device: torch.device) -> bool:
         """Whether there are graphs on a device."""
@@ -65,6 +67,7 @@ class GraphMemory:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # while a graph is captured nothing can be given back
+        before = torch.cuda.memory_reserved(device)
         with torch.no_grad(), torch.cuda.stream(side_stream(device)), _nothing_collected():
             graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
             try:
@@ -75,6 +78,7 @@ class GraphMemory:
                     graph.capture_end()
                 raise
             graph.capture_end()
+        self.held += max(0, torch.cuda.memory_reserved(device) - before)
         return graph
 
 

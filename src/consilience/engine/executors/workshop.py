@@ -31,6 +31,9 @@ WORKING_SHARE = 4
 As much again may be needed while another one is recorded, since the memory of graphs is not given back.
 """
 
+GRAPHS_SHARE = 2
+"""Graphs may hold one part in so many of the memory; where they take more there will be none."""
+
 
 class Workshop:
     """The machines that were built, kept while memory allows so that later rounds find them.
@@ -68,6 +71,8 @@ class Workshop:
 
     def machines(self, blueprints: Sequence[Blueprint]) -> list[Machine]:
         """A machine for each of some workers, built where there is none; others may have to go."""
+        if self._graphs is not None and self._graphs.held > self.memory // GRAPHS_SHARE:
+            self.stop_capturing()  # before what is left is too little for all else
         wanted = [(blueprint, worker) for worker, blueprint in enumerate(blueprints)]
         for key in wanted:
             if key not in self._machines:
