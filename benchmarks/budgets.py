@@ -2,10 +2,11 @@
 
 Row `methods` (the default): each method in its paper's setting (paper_settings.py), three warm-up rounds and
 three more, under budgets of 8, 16 and 80 GB. A budget is told to the configuration (`memory`, where there is
-such a key) and made real: the process cannot reserve more. Rows `fagh` and `fedavg`: 100 rounds of FAGH's setting on
-Fashion-MNIST, with the seconds and the memory of every round. Results are written as they come; what is
-there is not measured again. `--device cpu --quick` runs everything with few small clients, without evaluation
-(a batch of which is too much for a CPU and a large model), and checks that the whole settings are valid.
+such a key) and made real: the process cannot reserve more. Rows `fagh` and `fedavg`: 100 rounds of FAGH's
+setting on Fashion-MNIST, with the seconds and the memory of every round. Results are written as they come;
+what is there is not measured again. `--device cpu --quick` runs everything with few small clients, without
+evaluation (a batch of which is too much for a CPU and a large model), and checks that the whole settings are
+valid.
 """
 
 from __future__ import annotations
