@@ -14,7 +14,8 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from consilience.data.dataset import Dataset, Normalisation
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import Normalisation
 from consilience.data.sets import SOURCES
 from consilience.engine.network import Network
 from consilience.errors import UserError, unknown
@@ -44,8 +45,9 @@ class DataSection(Section):
 
     name: str = Field("mnist-sample", description="A data set's name; see `consilience datasets`.")
     normalize: Normalisation = Field(
-        "half",
-        description="none: raw; unit: [0, 1]; half: [-1, 1]; standard: mean 0, variance 1 per channel.",
+        "auto",
+        description="auto: half for bytes, none for floats; none: raw; unit: [0, 1]; half: [-1, 1]; "
+        "standard: mean 0, variance 1 per channel.",
     )
     own: SkipJsonSchema[Annotated[Dataset | None, PlainValidator(lambda v: v), Field(exclude=True)]] = None
     """A data set from Python, in place of a known one."""

@@ -12,7 +12,9 @@ from torch import nn
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Conditions
-from consilience.data.dataset import Dataset, normalisation
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import normalisation
+from consilience.data.stored import whole
 from consilience.engine.executors.base import Executor
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.sequential import Sequential
@@ -243,7 +245,7 @@ def _pool(scene: Scene) -> Pool:
     data = scene.dataset
     shift, scale = normalisation(data, scene.normalize)
     return Pool(
-        torch.cat([data.inputs, data.test_inputs]).to(scene.device),
+        torch.cat([whole(data.inputs), whole(data.test_inputs)]).to(scene.device),
         torch.cat([data.targets, data.test_targets]).to(scene.device),
         shift.to(scene.device, scene.dtype),
         scale.to(scene.device, scene.dtype),

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from consilience.algorithm import Init
-from consilience.data.dataset import Dataset, Normalisation
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import Normalisation
 from consilience.data.partition import Partition
 from consilience.engine.determinism import Precision
 from consilience.engine.network import Network
@@ -39,7 +40,7 @@ class Scene:
     """How likely the upload of a client is lost in a round."""
     network: Network = field(default_factory=Network)
     init: Init = "common"
-    normalize: Normalisation = "half"
+    normalize: Normalisation = "auto"
     executor: ExecutorName = "auto"
     lanes: int | None = None
     """How many clients train side by side; None: as many as memory allows."""
