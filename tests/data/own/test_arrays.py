@@ -16,16 +16,18 @@ from consilience.experiment.planning import plan
 CLASSES = np.arange(60) % 3
 
 
-def seen(data: cs.Dataset, **settings: Any) -> torch.Tensor:
+def seen(own: cs.Dataset, **settings: Any) -> torch.Tensor:
     """The inputs of all rows as a model of a run gets them."""
-    (arm,) = plan(read_config({"data": data, "clients": 3, "rounds": 1, **settings}))
+    (arm,) = plan(read_config({"data": own, "clients": 3, "rounds": 1, "dtype": "float64", **settings}))
     pool = simulate(arm.scene, arm.variants).world.pool
     rows = torch.arange(len(pool.targets))
-    return pool.batch(rows, torch.ones(len(rows)), torch.zeros((), dtype=torch.int64)).inputs
+    return pool.batch(
+        rows, torch.ones(len(rows), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
+    ).inputs
 
 
 def test_a_users_own_floats_reach_the_model_as_they_are():
-    points = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    points = np.random.default_rng(0).normal(size=(60, 5))
     data = cs.Dataset.from_arrays("points", points, CLASSES, points[:9], CLASSES[:9])
     assert torch.equal(seen(data), torch.from_numpy(np.concatenate([points, points[:9]])))
     assert cs.run("fedavg", data=data, clients=3, rounds=1).accuracy is not None
@@ -36,7 +38,7 @@ def test_a_users_own_floats_reach_the_model_as_they_are():
 def test_bytes_are_scaled_as_ever():
     images = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), dtype=np.uint8)
     data = cs.Dataset.from_arrays("images", images, CLASSES, images[:9], CLASSES[:9])
-    assert torch.allclose(seen(data)[:60], torch.from_numpy(images).float() / 127.5 - 1)
+    assert torch.allclose(seen(data)[:60], torch.from_numpy(images).double() / 127.5 - 1)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float32])
