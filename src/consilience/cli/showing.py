@@ -58,7 +58,7 @@ def show_partitions(config: Config) -> None:
         path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
-        bubble_plot(class_counts(labels, first.shards, dataset.outputs), path, title)
+        bubble_plot(class_counts(labels, first.shards, dataset.outputs), path, title, None, first.names)
         print(f"plot: {path}")
 
 
@@ -99,10 +99,12 @@ def show_topologies(config: Config) -> None:
             )
         screen.print(table)
         first = one.seeds[0]
-        sizes = [len(rows) for rows in split(one, one.data.own or load(one.data.name))[first].shards]
+        held = split(one, one.data.own or load(one.data.name))[first]
+        sizes = [len(rows) for rows in held.shards]
         path = one.out / f"{one.name}-{setting.replace(' ', '-')}-topology.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        graph_plot(graphs[first], sizes, path, f"{one.topology.name}, {one.data.name}, seed {first}")
+        title = f"{one.topology.name}, {one.data.name}, seed {first}"
+        graph_plot(graphs[first], sizes, path, title, held.names)
         print(f"plot: {path}")
 
 

@@ -30,6 +30,7 @@ from consilience.config.fields import (
 )
 from consilience.config.options import first_problem, read_part
 from consilience.config.overrides import DEFAULT_PARTS
+from consilience.config.own_data import with_clients
 from consilience.config.sections import (
     CheckpointSection,
     DataSection,
@@ -235,8 +236,10 @@ def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset 
         values = dict(values)
         data = read_data(values.get("data", own))
         if own is not None and isinstance(data, dict):
-            values["data"] = {**data, "own": own}
-        return Config.model_validate(values)
+            data = {**data, "own": own}
+        if data is not None:
+            values["data"] = data
+        return Config.model_validate(with_clients(values))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except ValidationError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ class Dataset:
         problem: What is to be learned.
         groups: Who produced each training row (a writer, a hospital), `[n]` int64, or None.
         test_groups: Who produced each test row, numbered as `groups`, or None.
+        clients: The names of the groups, where each of them is a client.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Dataset:
     problem: Problem = field(default_factory=Classification)
     groups: Tensor | None = None
     test_groups: Tensor | None = None
+    clients: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_inputs(self.name, "training", self.inputs)
@@ -58,11 +62,21 @@ class Dataset:
             _check_column(self.name, "groups", self.groups, rows)
         if self.test_groups is not None:
             _check_column(self.name, "test_groups", self.test_groups, test_rows)
+        if self.clients:
+            self._check_clients()
         train, test = _kind(self.inputs), _kind(self.test_inputs)
         if train != test:
             raise UserError(
                 f"{self.name}: training inputs are {train} but test inputs are {test}; make them alike"
             )
+
+    def _check_clients(self) -> None:
+        if len(set(self.clients)) < len(self.clients):
+            twice = next(name for name in self.clients if self.clients.count(name) > 1)
+            raise UserError(f"{self.name}: two clients are called {twice!r}; give each a name of its own")
+        held = [column for column in (self.groups, self.test_groups) if column is not None]
+        if len(held) < 2 or max(int(column.max()) for column in held) >= len(self.clients):
+            raise UserError(f"{self.name}: groups and test_groups must say which of the clients holds a row")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,6 +112,7 @@ class Dataset:
     def digest(self) -> str:
         """The SHA-256, in hexadecimal, of all tensors and the number of outputs; computed at each call."""
         hasher = hashlib.sha256(f"classes {self.outputs}{self._unusual}".encode())
+        hasher.update("".join(f"\nclient {name}" for name in self.clients).encode())
         parts: dict[str, Inputs | None] = {
             "inputs": self.inputs,
             "targets": self.targets,
@@ -156,22 +171,73 @@ class Dataset:
         test = read_inputs(name, "test_inputs", test_inputs, channels)
         known = read_targets(name, "targets", targets)
         asked = read_targets(name, "test_targets", test_targets)
-        kind = problem or problem_of(train, known)
-        if classes is None:
-            classes = max(kind.outputs(column) if column.numel() else 0 for column in (known, asked))
-            if isinstance(kind, NextToken):
-                classes = max([classes, *(int(chunk.max()) + 1 for chunk in chunks(train) if chunk.numel())])
-        return cls(
+        return with_outputs(
+            cls,
+            classes,
+            problem,
             name=name,
             inputs=train,
             targets=known,
             test_inputs=test,
             test_targets=asked,
-            outputs=classes,
-            problem=kind,
             groups=None if groups is None else read_integers(name, "groups", groups),
             test_groups=None if test_groups is None else read_integers(name, "test_groups", test_groups),
         )
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Mapping[str, Sequence[Array]],
+        name: str = "own data",
+        *,
+        holdout: float = 0.0,
+        classes: int | None = None,
+        problem: Problem | None = None,
+        channels: Channels = "auto",
+    ) -> Dataset:
+        """A data set that comes from clients, who keep their rows and their names.
+
+        A global test set is not needed: models are evaluated on the test rows of all clients together, and
+        for each client on its own.
+
+        Args:
+            clients: For each client's name `(inputs, targets)` or `(inputs, targets, test_inputs,
+                test_targets)`, arrays as in `from_arrays`.
+            name: What reports call it.
+            holdout: The fraction of its rows that a client without test rows keeps back as such.
+            classes: The number of classes or tokens; by default one more than the largest seen.
+            problem: What is to be learned; by default what targets look like.
+            channels: Where images have their channels.
+        """
+        from consilience.data.own.clients import of_clients
+
+        return of_clients(clients, name, holdout, classes, problem, channels)
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: str | Path,
+        name: str | None = None,
+        *,
+        holdout: float = 0.0,
+        classes: int | None = None,
+        problem: Problem | None = None,
+        channels: Channels = "auto",
+    ) -> Dataset:
+        """A data set of a folder of NumPy's `.npz` files, one a client, which is called as its file.
+
+        Args:
+            folder: Where files are that hold `inputs` and `targets` (or `x` and `y`) and, where the client
+                has test rows, `test_inputs` and `test_targets` (or `x_test` and `y_test`).
+            name: What reports call it; by default as the folder.
+            holdout: The fraction of its rows that a client without test rows keeps back as such.
+            classes: The number of classes or tokens; by default one more than the largest seen.
+            problem: What is to be learned; by default what targets look like.
+            channels: Where images have their channels.
+        """
+        from consilience.data.own.clients import of_clients, of_files
+
+        return of_clients(of_files(folder), name or Path(folder).name, holdout, classes, problem, channels)
 
     @classmethod
     def from_torch(
@@ -198,6 +264,24 @@ class Dataset:
         return cls.from_arrays(
             name, inputs, targets, test_inputs, test_targets, classes=classes, problem=problem
         )
+
+
+def with_outputs(cls: type[Dataset], classes: int | None, problem: Problem | None, **parts: Any) -> Dataset:
+    """The data set of some parts, with the problem and the number of outputs that they ask for.
+
+    Args:
+        cls: The class of the data set.
+        classes: The number of classes or tokens; None: one more than the largest seen.
+        problem: What is to be learned; None: what targets look like.
+        parts: The other fields of a data set.
+    """
+    inputs, columns = parts["inputs"], (parts["targets"], parts["test_targets"])
+    kind = problem or problem_of(inputs, columns[0])
+    if classes is None:
+        classes = max(kind.outputs(column) if column.numel() else 0 for column in columns)
+        if isinstance(kind, NextToken):
+            classes = max([classes, *(int(chunk.max()) + 1 for chunk in chunks(inputs) if chunk.numel())])
+    return cls(outputs=classes, problem=kind, **parts)
 
 
 def problem_of(inputs: Inputs, targets: Tensor) -> Problem:

@@ -230,7 +230,7 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
 def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
     graphs = {seed: adjacency_of(scene, seed) for seed in scene.seeds}
     return tuple(
-        Replica(seed, variant, part.shards, part.holdouts, graphs[seed])
+        Replica(seed, variant, part.shards, part.holdouts, graphs[seed], part.names)
         for variant in range(variants)
         for seed, part in scene.partitions.items()
     )

@@ -120,7 +120,13 @@ def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
     test_groups = None if dataset.test_groups is None else dataset.test_groups.numpy()
     return {
         seed: partition(
-            config.partition, labels, config.population, seed, groups=groups, test_groups=test_groups
+            config.partition,
+            labels,
+            config.population,
+            seed,
+            groups=groups,
+            test_groups=test_groups,
+            names=dataset.clients,
         )
         for seed in config.seeds
     }
