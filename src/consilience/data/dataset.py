@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset as TorchDataset
 
 from consilience.data.arrays import Array, Channels, read_inputs, read_integers, read_targets
+from consilience.data.own.reading import FromOwn
 from consilience.data.stored import Inputs, chunks
 from consilience.errors import UserError
 from consilience.problems import Classification, MultiLabel, NextToken, Problem, Regression
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(FromOwn):
     """Training and test data of one problem (uint8 where published so).
 
     Attributes:
@@ -35,6 +33,7 @@ class Dataset:
         groups: Who produced each training row (a writer, a hospital), `[n]` int64, or None.
         test_groups: Who produced each test row, numbered as `groups`, or None.
         clients: The names of the groups, where each of them is a client.
+        padding: The token that fills up sequences, of which models that ask for a mask are told; or None.
     """
 
     name: str
@@ -47,6 +46,7 @@ class Dataset:
     groups: Tensor | None = None
     test_groups: Tensor | None = None
     clients: tuple[str, ...] = ()
+    padding: int | None = None
 
     def __post_init__(self) -> None:
         _check_inputs(self.name, "training", self.inputs)
@@ -182,87 +182,6 @@ class Dataset:
             test_targets=asked,
             groups=None if groups is None else read_integers(name, "groups", groups),
             test_groups=None if test_groups is None else read_integers(name, "test_groups", test_groups),
-        )
-
-    @classmethod
-    def from_clients(
-        cls,
-        clients: Mapping[str, Sequence[Array]],
-        name: str = "own data",
-        *,
-        holdout: float = 0.0,
-        classes: int | None = None,
-        problem: Problem | None = None,
-        channels: Channels = "auto",
-    ) -> Dataset:
-        """A data set that comes from clients, who keep their rows and their names.
-
-        A global test set is not needed: models are evaluated on the test rows of all clients together, and
-        for each client on its own.
-
-        Args:
-            clients: For each client's name `(inputs, targets)` or `(inputs, targets, test_inputs,
-                test_targets)`, arrays as in `from_arrays`.
-            name: What reports call it.
-            holdout: The fraction of its rows that a client without test rows keeps back as such.
-            classes: The number of classes or tokens; by default one more than the largest seen.
-            problem: What is to be learned; by default what targets look like.
-            channels: Where images have their channels.
-        """
-        from consilience.data.own.clients import of_clients
-
-        return of_clients(clients, name, holdout, classes, problem, channels)
-
-    @classmethod
-    def from_folder(
-        cls,
-        folder: str | Path,
-        name: str | None = None,
-        *,
-        holdout: float = 0.0,
-        classes: int | None = None,
-        problem: Problem | None = None,
-        channels: Channels = "auto",
-    ) -> Dataset:
-        """A data set of a folder of NumPy's `.npz` files, one a client, which is called as its file.
-
-        Args:
-            folder: Where files are that hold `inputs` and `targets` (or `x` and `y`) and, where the client
-                has test rows, `test_inputs` and `test_targets` (or `x_test` and `y_test`).
-            name: What reports call it; by default as the folder.
-            holdout: The fraction of its rows that a client without test rows keeps back as such.
-            classes: The number of classes or tokens; by default one more than the largest seen.
-            problem: What is to be learned; by default what targets look like.
-            channels: Where images have their channels.
-        """
-        from consilience.data.own.clients import of_clients, of_files
-
-        return of_clients(of_files(folder), name or Path(folder).name, holdout, classes, problem, channels)
-
-    @classmethod
-    def from_torch(
-        cls,
-        train: TorchDataset[Any],
-        test: TorchDataset[Any],
-        name: str = "own data",
-        classes: int | None = None,
-        problem: Problem | None = None,
-    ) -> Dataset:
-        """A data set of any two map-style torch data sets of (input, target) pairs, read once and stacked.
-
-        Args:
-            train: Training pairs.
-            test: Test pairs.
-            name: What reports call it.
-            classes: The number of classes or tokens; by default one more than the largest seen.
-            problem: What is to be learned; by default what targets look like.
-        """
-        from consilience.data.own.torch_sets import stacked
-
-        inputs, targets = stacked(name, "training", train)
-        test_inputs, test_targets = stacked(name, "test", test)
-        return cls.from_arrays(
-            name, inputs, targets, test_inputs, test_targets, classes=classes, problem=problem
         )
 
 

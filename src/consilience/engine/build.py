@@ -215,7 +215,10 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
 def _task(scene: Scene) -> Task:
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         low = scene.precision == "bf16"
-        return Task(scene.build(), scene.dtype, low=low, problem=scene.task_problem, l2=scene.l2)
+        padding = scene.dataset.padding
+        return Task(
+            scene.build(), scene.dtype, low=low, problem=scene.task_problem, l2=scene.l2, padding=padding
+        )
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:

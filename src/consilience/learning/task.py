@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from consilience import tree
 from consilience.learning.layers import KEY, ROWS, KeyedDropout, RowBatchNorm, convert, skeleton
+from consilience.learning.masking import Masking
 from consilience.models.spec import Classifier
 from consilience.problems import Classification, Problem
 from consilience.torch_internals import called
@@ -57,6 +58,7 @@ class Task:
         low: Whether products in training take inputs rounded to bfloat16.
         problem: What is to be learned; by default classification.
         l2: The weight of `|params|^2 / 2`, which is part of the loss that is minimised.
+        padding: The token that fills up sequences, of which modules that ask for a mask are told.
     """
 
     def __init__(
@@ -67,12 +69,14 @@ class Task:
         low: bool = False,
         problem: Problem | None = None,
         l2: float = 0.0,
+        padding: int | None = None,
     ) -> None:
         self.dtype, self.low, self.problem, self.l2 = dtype, low, problem or Classification(), l2
         converted = convert(module).to(dtype=dtype)
         # Skeletons: a task is structure, and structure needs no memory.
-        self._training = _WithFeatures(skeleton(converted)).train()
-        self._evaluating = _WithFeatures(skeleton(converted)).eval()
+        masking = Masking(module, padding)
+        self._training = _WithFeatures(skeleton(converted), masking).train()
+        self._evaluating = _WithFeatures(skeleton(converted), masking).eval()
         self._ambient = _ambient(self._evaluating)
         self._places = _places(self._evaluating)
         self._dropouts = [layer for layer in self._training.modules() if isinstance(layer, KeyedDropout)]
@@ -166,15 +170,15 @@ class Task:
 class _WithFeatures(nn.Module):
     """A module that gives the features and the prediction of one pass."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, masking: Masking) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.masking = module, masking
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(self.module, Classifier):
             features = self.module.features(inputs)
             return features, self.module.head(features)
-        prediction = self.module(inputs)
+        prediction = self.module(inputs, **self.masking(inputs))
         return prediction, prediction
 
 
