@@ -212,6 +212,7 @@ class Config(Section):
             merged = {**base, **{key: value for key, value in changes.items() if key != "label"}}
             data = changes.get("data", self.data.name)
             same = (data.get("name") if isinstance(data, dict) else data) == self.data.name
+            same = same and ":" not in self.data.name  # a function is called again, with its options
             config = read_config(merged, f"compare[{number}]", self.data.own if same else None)
             settings.append((str(label or config.topology.name), config))
         labels = [label for label, _ in settings]

@@ -14,7 +14,7 @@ from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Conditions
 from consilience.data.dataset import Dataset
 from consilience.data.normalising import normalisation
-from consilience.data.stored import whole
+from consilience.data.stored import Joined, whole
 from consilience.engine.executors.base import Executor
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.sequential import Sequential
@@ -164,12 +164,12 @@ def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> 
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
     model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
-    memory = (scene.memory or usual_memory(scene.device)) - pool.inputs.nbytes - pool.targets.nbytes
+    memory = (scene.memory or usual_memory(scene.device)) - pool.nbytes
     memory = max(LEAST, memory)
     fits = max(1, memory // JOBS_SHARE // (STATES_PER_JOB * model_bytes))
     if scene.device.type == "cuda":
         inputs = torch.Size((1, *scene.dataset.shape))
-        trace = task.trace(inputs, pool.normalised(pool.inputs[:1]).dtype)
+        trace = task.trace(inputs, pool.given_dtype)
         if 3 * trace.operations * scene.work.batch_size > FULL:  # compiling takes minutes then
             return Batched(pool, scene.lanes or 1, fits, memory=memory)
         compiled = scene.compiled
@@ -247,8 +247,9 @@ def adjacency_of(scene: Scene, seed: int, *drawing: int) -> Adjacency | None:
 def _pool(scene: Scene) -> Pool:
     data = scene.dataset
     shift, scale = normalisation(data, scene.normalize)
+    parts = (data.inputs, data.test_inputs)
     return Pool(
-        torch.cat([whole(data.inputs), whole(data.test_inputs)]).to(scene.device),
+        Joined(parts) if scene.streamed else torch.cat([whole(part) for part in parts]).to(scene.device),
         torch.cat([data.targets, data.test_targets]).to(scene.device),
         shift.to(scene.device, scene.dtype),
         scale.to(scene.device, scene.dtype),

@@ -41,6 +41,8 @@ class Scene:
     network: Network = field(default_factory=Network)
     init: Init = "common"
     normalize: Normalisation = "auto"
+    streamed: bool = False
+    """Whether inputs are read as batches need them, and not held on the device."""
     executor: ExecutorName = "auto"
     lanes: int | None = None
     """How many clients train side by side; None: as many as memory allows."""

@@ -168,6 +168,32 @@ class FromOwn:
         return of_huggingface(data, test, inputs, target, client, holdout, name, classes, problem, channels)
 
     @staticmethod
+    def from_images(
+        folder: str | Path,
+        test: str | Path | None = None,
+        *,
+        by_client: bool = False,
+        holdout: float = 0.2,
+        size: Sequence[int] | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """A data set of image files in `CLASS/IMAGE`, or in `CLIENT/CLASS/IMAGE`.
+
+        They are read as batches need them, where they would take more than half of the memory.
+
+        Args:
+            folder: Training images.
+            test: A folder of test images, laid out alike; by default some of the training images.
+            by_client: Whether folders of clients are above those of classes.
+            holdout: The fraction of the rows (of each client's) that become test rows where there are none.
+            size: The height and width to which images are scaled; by default all must have the same.
+            name: What reports call it; by default as the folder.
+        """
+        from consilience.data.own.images import of_images
+
+        return of_images(folder, test, by_client, holdout, size, name)
+
+    @staticmethod
     def from_sequences(
         sequences: Tokens,
         targets: Sequence[Any] | None = None,
