@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from consilience.algorithm import Init
+from consilience.config.augmenting import AugmentField
 from consilience.config.entries import read_method
 from consilience.config.fields import (
     MethodsField,
@@ -63,6 +64,9 @@ class Config(Section):
     method: MethodsField = Field(default_factory=lambda: [read_method(DEFAULT_PARTS["method"])])
     data: Annotated[DataSection, BeforeValidator(read_data, json_schema_input_type=DataSection | str)] = (
         Field(default_factory=DataSection)
+    )
+    augment: AugmentField = Field(
+        (), description="How training inputs are varied, e.g. [flip, crop, package.module:function]."
     )
     problem: ProblemField | None = Field(
         None, description="What is to be learned; by default what the data set's targets look like."

@@ -27,6 +27,7 @@ from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
 from consilience.graphs.base import Adjacency
 from consilience.learning import chain
+from consilience.learning.augmentations.base import check as check_augmentations
 from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
 from consilience.learning.solvers import Solver
@@ -73,6 +74,8 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(scene.build())
     _try(scene, task, model)
+    some = scene.dataset.inputs[:3]
+    check_augmentations(scene.augment, some if _tokens(scene.dataset) else some.to(scene.dtype))
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
     for algorithm, _ in _fitted(scene.dataset, task, variants):
@@ -215,9 +218,14 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
 def _task(scene: Scene) -> Task:
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         low = scene.precision == "bf16"
-        padding = scene.dataset.padding
         return Task(
-            scene.build(), scene.dtype, low=low, problem=scene.task_problem, l2=scene.l2, padding=padding
+            scene.build(),
+            scene.dtype,
+            low=low,
+            problem=scene.task_problem,
+            l2=scene.l2,
+            padding=scene.dataset.padding,
+            augment=scene.augment,
         )
 
 

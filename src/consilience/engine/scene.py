@@ -17,6 +17,7 @@ from consilience.engine.determinism import Precision
 from consilience.engine.network import Network
 from consilience.exchange.cohort import LocalWork
 from consilience.graphs.base import Topology
+from consilience.learning.augmentations import Augmentation
 from consilience.learning.coordinate import Coordinate
 from consilience.problems import Problem
 
@@ -41,6 +42,8 @@ class Scene:
     network: Network = field(default_factory=Network)
     init: Init = "common"
     normalize: Normalisation = "auto"
+    augment: tuple[Augmentation, ...] = ()
+    """How the inputs of training batches are varied."""
     streamed: bool = False
     """Whether inputs are read as batches need them, and not held on the device."""
     executor: ExecutorName = "auto"

@@ -167,6 +167,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *
         network=config.network.network(),
         normalize=config.data.normalize,
         streamed=streamed,
+        augment=config.augment,
         executor=config.executor,
         lanes=config.lanes,
         memory=None if config.memory is None else read_size(config.memory),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience import tree
+from consilience.learning.augmentations.base import Augmentation, augmented
 from consilience.learning.layers import KEY, ROWS, KeyedDropout, RowBatchNorm, convert, skeleton
 from consilience.learning.masking import Masking
 from consilience.models.spec import Classifier
@@ -59,6 +60,7 @@ class Task:
         problem: What is to be learned; by default classification.
         l2: The weight of `|params|^2 / 2`, which is part of the loss that is minimised.
         padding: The token that fills up sequences, of which modules that ask for a mask are told.
+        augment: How the inputs of training batches are varied.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class Task:
         problem: Problem | None = None,
         l2: float = 0.0,
         padding: int | None = None,
+        augment: tuple[Augmentation, ...] = (),
     ) -> None:
+        self.augment = augment
         self.dtype, self.low, self.problem, self.l2 = dtype, low, problem or Classification(), l2
         converted = convert(module).to(dtype=dtype)
         # Skeletons: a task is structure, and structure needs no memory.
@@ -116,6 +120,10 @@ class Task:
             (features, prediction), after = called(module, tensors, batch.inputs)
         buffers = {name: after[PREFIX + name] for name in model["buffers"]}
         return Output(features.to(self.dtype), prediction.to(self.dtype), buffers)
+
+    def augmented(self, batch: Batch) -> Batch:
+        """A training batch, with its inputs varied; whatever is computed of it should see the same inputs."""
+        return augmented(self.augment, batch) if self.augment else batch
 
     def trace(self, inputs: torch.Size, dtype: torch.dtype | None = None) -> Trace:
         """The shapes that come out for inputs of a shape and type (by default the task's own type).
