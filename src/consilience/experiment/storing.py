@@ -36,4 +36,6 @@ def is_streamed(config: Config, dataset: Dataset) -> bool:
                 place,
             )
             return True
+    if any(isinstance(part, Stored) for part in parts):
+        LOG.info("%s: inputs take %s and are read into memory", dataset.name, shown(size))
     return False

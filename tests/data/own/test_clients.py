@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import consilience as cs
+from consilience.cli.showing import show_partitions
 from consilience.config import read_config
 from consilience.experiment.planning import plan
 from consilience.problems import Classification
@@ -75,6 +76,16 @@ def test_names_are_in_what_is_said_about_lost_uploads_and_on_a_graph(tmp_path: P
     assert result.records[0]["dropped"] == [f"{name} (upload lost)" for name in SIZES]
     result = cs.run("dechw", data=data, topology="ring", out=tmp_path, **TINY)
     assert {line["name"] for line in result.clients} == set(SIZES)
+
+
+def test_names_are_in_the_table_of_a_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    show_partitions(read_config({"data": cs.Dataset.from_clients(HOSPITALS, "hospitals")}))
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["│", "Genève", "│", "50", "│", "7", "│"] in said
+    assert (tmp_path / "runs" / "run-star-partition.png").exists()
 
 
 def test_names_are_in_plots():

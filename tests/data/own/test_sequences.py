@@ -115,3 +115,7 @@ def test_long_texts_are_cut_and_bad_ones_refused():
         cs.Dataset.from_sequences([[1, 2], [3]] * 5)
     with pytest.raises(cs.UserError, match="row 1 is no sequence of tokens"):
         cs.Dataset.from_sequences([[1, 2], ["a"]] * 5)
+    with pytest.raises(cs.UserError, match="there are 3 targets for 40 sequences"):
+        cs.Dataset.from_sequences(TEXTS, KINDS[:3])
+    with pytest.raises(cs.UserError, match="must both have targets and clients"):
+        cs.Dataset.from_sequences(TEXTS, KINDS, TEXTS)

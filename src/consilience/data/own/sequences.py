@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,43 @@ Tokens = Sequence[Sequence[int]] | Sequence[IntArray] | Sequence[Tensor]
 """One sequence of tokens a row."""
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Training or test rows, with what is to be learned of them and who holds them, where that is known."""
+
+    rows: list[IntArray]
+    goals: list[Any] | None
+    owners: Column | None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        rows: Sequence[Any],
+        goals: Sequence[Any] | None,
+        owners: Sequence[str] | Column | None,
+    ) -> _Part:
+        for label, column in (("targets", goals), ("clients", owners)):
+            if column is not None and len(column) != len(rows):
+                raise UserError(f"{name}: there are {len(column)} {label} for {len(rows)} sequences")
+        known = None if owners is None else np.asarray(owners, dtype=object)
+        return cls(_read(name, "sequences", rows), None if goals is None else list(goals), known)
+
+    def some(self, chosen: IntArray) -> _Part:
+        """The part of some rows."""
+        goals = None if self.goals is None else [self.goals[row] for row in chosen]
+        owners = None if self.owners is None else self.owners[chosen]
+        return _Part([self.rows[row] for row in chosen], goals, owners)
+
+    def pairs(self, name: str) -> list[tuple[IntArray, IntArray]]:
+        """The inputs of every row, and the targets of its places, of which there are none if it has one."""
+        if self.goals is None:  # what comes next
+            return [(row[:-1], row[1:]) for row in self.rows]
+        if np.ndim(self.goals[0]) == 0:
+            return [(row, row[:0]) for row in self.rows]
+        return list(zip(self.rows, _read(name, "targets", self.goals), strict=True))
+
+
 def of_sequences(
     sequences: Tokens,
     targets: Sequence[Any] | None,
@@ -35,60 +73,46 @@ def of_sequences(
     problem: Problem | str | None,
 ) -> Dataset:
     """The data set of `Dataset.from_sequences`, whose arguments these are."""
-    rows, owners = _read(name, "sequences", sequences), _column(clients)
-    goals = None if targets is None else list(targets)
+    train = _Part.of(name, sequences, targets, clients)
     if test_sequences is None:
-        stays, back = (part.tolist() for part in kept_back(name, len(rows), holdout, owners))
-        test_rows, rows = [rows[row] for row in back], [rows[row] for row in stays]
-        if goals is not None:
-            test_goals, goals = [goals[row] for row in back], [goals[row] for row in stays]
-        test_owners = None if owners is None else owners[back]
-        owners = None if owners is None else owners[stays]
+        stays, back = kept_back(name, len(train.rows), holdout, train.owners)
+        train, test = train.some(stays), train.some(back)
     else:
-        test_rows, test_owners = _read(name, "test_sequences", test_sequences), _column(test_clients)
-        test_goals = [] if test_targets is None else list(test_targets)
-        if (targets is None) != (test_targets is None) or (owners is None) != (test_owners is None):
-            raise UserError(
-                f"{name}: training and test sequences must both have targets and clients, or neither"
-            )
-    places = goals is None or np.ndim(goals[0]) == 1
-    if goals is None:  # what comes next
-        pairs = [[(row[:-1], row[1:]) for row in part] for part in (rows, test_rows)]
-    elif places:
-        both = ((rows, goals), (test_rows, test_goals))
-        pairs = [list(zip(part, _read(name, "targets", own), strict=True)) for part, own in both]
-    else:
-        pairs = [[(row, row[:0]) for row in part] for part in (rows, test_rows)]
-    if any(not len(inputs) or (places and len(inputs) != len(own)) for part in pairs for inputs, own in part):
-        short = (
-            "at least 2 tokens" if goals is None else "tokens, and as many targets where they are sequences"
+        test = _Part.of(f"{name}: test", test_sequences, test_targets, test_clients)
+    if (train.goals is None, train.owners is None) != (test.goals is None, test.owners is None):
+        raise UserError(f"{name}: training and test sequences must both have targets and clients, or neither")
+    places = train.goals is None or np.ndim(train.goals[0]) == 1
+    pairs = [part.pairs(name) for part in (train, test)]
+    every = [pair for part in pairs for pair in part]
+    if any(not len(inputs) or (places and len(inputs) != len(own)) for inputs, own in every):
+        wanted = (
+            "at least 2 tokens" if train.goals is None else "tokens, and a target for each where all have"
         )
-        raise UserError(f"{name}: every sequence must have {short}")
-    longest = length or max(len(inputs) for part in pairs for inputs, _ in part)
+        raise UserError(f"{name}: every sequence must have {wanted}")
+    longest = length or max(len(inputs) for inputs, _ in every)
     filler = padding
     if filler is None:  # where places without a target do not count, any token will do, else a new one
-        filler = 0 if places else 1 + max(int(inputs.max()) for part in pairs for inputs, _ in part)
-    padded = [_padded([inputs for inputs, _ in part], longest, filler) for part in pairs]
-    wanted = read_problem(problem)
+        filler = 0 if places else 1 + max(int(inputs.max()) for inputs, _ in every)
+    inputs, test_inputs = (_padded([row for row, _ in part], longest, filler) for part in pairs)
+    kind = read_problem(problem)
     if places:
         known, asked = (_padded([own for _, own in part], longest, PADDING) for part in pairs)
-        wanted = wanted or NextToken()
-        seen = max(int(one.max()) for one in (*padded, known, asked))
-        count: int | None = seen + 1
+        kind = kind or NextToken()
+        classes = classes or 1 + max(int(one.max()) for one in (inputs, test_inputs, known, asked))
     else:
-        assert goals is not None
-        (known, asked), count = targets_of(name, np.asarray(goals), np.asarray(test_goals), wanted)
+        (known, asked), count = targets_of(name, np.asarray(train.goals), np.asarray(test.goals), kind)
+        classes = classes or count
     return with_outputs(
         Dataset,
-        classes or count,
-        wanted,
+        classes,
+        kind,
         name=name,
-        inputs=padded[0],
+        inputs=inputs,
         targets=known,
-        test_inputs=padded[1],
+        test_inputs=test_inputs,
         test_targets=asked,
         padding=None if places and padding is None else filler,
-        **of_clients(name, owners, test_owners),
+        **of_clients(name, train.owners, test.owners),
     )
 
 
@@ -101,10 +125,6 @@ def _read(name: str, label: str, sequences: Sequence[Any]) -> list[IntArray]:
     if not found:
         raise UserError(f"{name}: there are no {label}")
     return [row.astype(np.int64) for row in found]
-
-
-def _column(values: Sequence[str] | Column | None) -> Column | None:
-    return None if values is None else np.asarray(values, dtype=object)
 
 
 def _padded(rows: Sequence[IntArray], length: int, filler: int) -> Tensor:
