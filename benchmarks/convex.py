@@ -25,8 +25,8 @@ from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor
 
 from consilience.config.config import read_config
-from consilience.data.dataset import normalisation
 from consilience.data.loading import load
+from consilience.data.normalising import normalisation
 from consilience.engine.build import simulate
 from consilience.engine.determinism import repeatable
 from consilience.experiment import plan

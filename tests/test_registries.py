@@ -14,6 +14,7 @@ from consilience.algorithms import METHODS
 from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.data.sets import SOURCES, Source
 from consilience.graphs import TOPOLOGIES, Topology
+from consilience.learning.augmentations import AUGMENTATIONS, Augmentation
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
 from consilience.objectives import OBJECTIVES, Objective
@@ -26,6 +27,7 @@ FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "algorithms": (Algorithm, METHODS),
     "data.partitioners": (Partitioner, PARTITIONERS),
     "graphs": (Topology, TOPOLOGIES),
+    "learning.augmentations": (Augmentation, AUGMENTATIONS),
     "learning.solvers": (Solver, SOLVERS),
     "models": (ModelSpec, MODELS),
     "objectives": (Objective, OBJECTIVES),

@@ -248,6 +248,7 @@ class TrainStep(Step):
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
         """The gradient, the buffers after the forward pass, and the loss."""
         objective = sweeping.join(self.objective, extras["objective"])
+        batch = self.task.augmented(batch)
 
         def loss(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
             model = {"params": params, "buffers": carry["buffers"]}
@@ -334,6 +335,7 @@ class LossStep(Step):
     """Whether the model is in training mode; where its statistics move to is dropped."""
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        batch = self.task.augmented(batch) if self.training else batch
         prediction = self.task.forward(extras, batch, training=self.training).prediction
         return {"sum": row_sums(self.task.loss(prediction, batch.targets), batch.weight)}
 
@@ -373,6 +375,8 @@ class _SummedLoss(Protocol):
 
 
 def _summed_loss(task: Task, buffers: Params, batch: Batch) -> _SummedLoss:
+    batch = task.augmented(batch)
+
     def loss(params: Params) -> tuple[Tensor, Params]:
         output = task.forward({"params": params, "buffers": buffers}, batch, training=True)
         losses = task.loss(output.prediction, batch.targets)

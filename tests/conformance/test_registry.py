@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import consilience as cs
 from consilience.algorithm import Algorithm
 from consilience.algorithms import METHODS
 from consilience.algorithms.bl1 import BL1
@@ -89,3 +90,30 @@ def test_method_has_property(case: str, one: Property) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_method_has_property_on_a_gpu(name: str, one: Property) -> None:
     check_property(one, prepare(CASES[name], device="cuda"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("augment", [(), ("flip", "crop")], ids=["plain", "augmented"])
+@pytest.mark.parametrize("lanes", [None, 1])
+def test_streamed_data_give_the_results_of_resident_ones_on_a_gpu(
+    lanes: int | None, augment: tuple[object, ...]
+) -> None:
+    random = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (300, 3, 8, 8), dtype=torch.uint8, generator=random)
+    classes = torch.arange(300) % 3
+    data = cs.Dataset.from_arrays("images", images, classes, images[:50], classes[:50])
+    digests = {
+        cs.run(
+            "fedavg",
+            data={"name": "images", "own": data, "resident": resident},
+            model={"name": "mlp", "hidden": [8]},
+            augment=augment,
+            local={"epochs": 2, "batch_size": 8},
+            clients=5,
+            rounds=3,
+            lanes=lanes,
+            device="cuda",
+        ).digest
+        for resident in ("always", "never")
+    }
+    assert len(digests) == 1

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from consilience.algorithm import Init
+from consilience.config.augmenting import AugmentField
 from consilience.config.entries import read_method
 from consilience.config.fields import (
     MethodsField,
@@ -30,6 +31,7 @@ from consilience.config.fields import (
 )
 from consilience.config.options import first_problem, read_part
 from consilience.config.overrides import DEFAULT_PARTS
+from consilience.config.own_data import with_clients
 from consilience.config.sections import (
     CheckpointSection,
     DataSection,
@@ -62,6 +64,9 @@ class Config(Section):
     method: MethodsField = Field(default_factory=lambda: [read_method(DEFAULT_PARTS["method"])])
     data: Annotated[DataSection, BeforeValidator(read_data, json_schema_input_type=DataSection | str)] = (
         Field(default_factory=DataSection)
+    )
+    augment: AugmentField = Field(
+        (), description="How training inputs are varied, e.g. [flip, crop, package.module:function]."
     )
     problem: ProblemField | None = Field(
         None, description="What is to be learned; by default what the data set's targets look like."
@@ -211,6 +216,7 @@ class Config(Section):
             merged = {**base, **{key: value for key, value in changes.items() if key != "label"}}
             data = changes.get("data", self.data.name)
             same = (data.get("name") if isinstance(data, dict) else data) == self.data.name
+            same = same and ":" not in self.data.name  # a function is called again, with its options
             config = read_config(merged, f"compare[{number}]", self.data.own if same else None)
             settings.append((str(label or config.topology.name), config))
         labels = [label for label, _ in settings]
@@ -235,8 +241,10 @@ def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset 
         values = dict(values)
         data = read_data(values.get("data", own))
         if own is not None and isinstance(data, dict):
-            values["data"] = {**data, "own": own}
-        return Config.model_validate(values)
+            data = {**data, "own": own}
+        if data is not None:
+            values["data"] = data
+        return Config.model_validate(with_clients(values))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except ValidationError as error:

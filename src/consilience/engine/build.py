@@ -12,7 +12,9 @@ from torch import nn
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Conditions
-from consilience.data.dataset import Dataset, normalisation
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import normalisation
+from consilience.data.stored import Joined, whole
 from consilience.engine.executors.base import UNLIMITED, Executor
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.sequential import Sequential
@@ -24,6 +26,7 @@ from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
 from consilience.graphs.base import Adjacency
 from consilience.learning import chain
+from consilience.learning.augmentations.base import check as check_augmentations
 from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
 from consilience.learning.solvers import Solver
@@ -70,6 +73,8 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(scene.build())
     _try(scene, task, model)
+    some = scene.dataset.inputs[:3]
+    check_augmentations(scene.augment, some if _tokens(scene.dataset) else some.to(scene.dtype))
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
     for algorithm, _ in _fitted(scene.dataset, task, variants):
@@ -161,12 +166,12 @@ def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> 
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
     model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
-    memory = (scene.memory or usual_memory(scene.device)) - pool.inputs.nbytes - pool.targets.nbytes
+    memory = (scene.memory or usual_memory(scene.device)) - pool.nbytes
     memory = max(LEAST, memory)
     fits = max(1, memory // JOBS_SHARE // (STATES_PER_JOB * model_bytes))
     if scene.device.type == "cuda":
         inputs = torch.Size((1, *scene.dataset.shape))
-        trace = task.trace(inputs, pool.normalised(pool.inputs[:1]).dtype)
+        trace = task.trace(inputs, pool.given_dtype)
         if 3 * trace.operations * scene.work.batch_size > FULL:  # compiling takes minutes then
             return Batched(pool, scene.lanes or 1, fits, memory=memory)
         compiled = scene.compiled
@@ -212,7 +217,15 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
 def _task(scene: Scene) -> Task:
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         low = scene.precision == "bf16"
-        return Task(scene.build(), scene.dtype, low=low, problem=scene.task_problem, l2=scene.l2)
+        return Task(
+            scene.build(),
+            scene.dtype,
+            low=low,
+            problem=scene.task_problem,
+            l2=scene.l2,
+            padding=scene.dataset.padding,
+            augment=scene.augment,
+        )
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:
@@ -227,7 +240,7 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
 def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
     graphs = {seed: adjacency_of(scene, seed) for seed in scene.seeds}
     return tuple(
-        Replica(seed, variant, part.shards, part.holdouts, graphs[seed])
+        Replica(seed, variant, part.shards, part.holdouts, graphs[seed], part.names)
         for variant in range(variants)
         for seed, part in scene.partitions.items()
     )
@@ -241,8 +254,9 @@ def adjacency_of(scene: Scene, seed: int, *drawing: int) -> Adjacency | None:
 def _pool(scene: Scene) -> Pool:
     data = scene.dataset
     shift, scale = normalisation(data, scene.normalize)
+    parts = (data.inputs, data.test_inputs)
     return Pool(
-        torch.cat([data.inputs, data.test_inputs]).to(scene.device),
+        Joined(parts) if scene.streamed else torch.cat([whole(part) for part in parts]).to(scene.device),
         torch.cat([data.targets, data.test_targets]).to(scene.device),
         shift.to(scene.device, scene.dtype),
         scale.to(scene.device, scene.dtype),

@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from consilience.algorithm import Init
-from consilience.data.dataset import Dataset, Normalisation
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import Normalisation
 from consilience.data.partition import Partition
 from consilience.engine.determinism import Precision
 from consilience.engine.network import Network
 from consilience.exchange.cohort import LocalWork
 from consilience.graphs.base import Topology
+from consilience.learning.augmentations import Augmentation
 from consilience.learning.coordinate import Coordinate
 from consilience.problems import Problem
 
@@ -39,7 +41,11 @@ class Scene:
     """How likely the upload of a client is lost in a round."""
     network: Network = field(default_factory=Network)
     init: Init = "common"
-    normalize: Normalisation = "half"
+    normalize: Normalisation = "auto"
+    augment: tuple[Augmentation, ...] = ()
+    """How the inputs of training batches are varied."""
+    streamed: bool = False
+    """Whether inputs are read as batches need them, and not held on the device."""
     executor: ExecutorName = "auto"
     lanes: int | None = None
     """How many clients train side by side; None: as many as memory allows."""

@@ -42,6 +42,12 @@ class Replica:
     """The rows that each client keeps back for evaluation."""
     adjacency: Adjacency | None
     """[nodes, nodes] who hears whom in the first round; None for a star."""
+    names: tuple[str, ...] = ()
+    """What clients are called, where they have names."""
+
+    def name(self, client: int) -> str:
+        """What a client is called."""
+        return self.names[client] if self.names else f"client {client}"
 
     @cached_property
     def available(self) -> IntArray:

@@ -21,6 +21,7 @@ from consilience.engine.memory import read_size
 from consilience.engine.scene import Scene
 from consilience.errors import UserError
 from consilience.exchange.cohort import LocalWork
+from consilience.experiment.storing import is_streamed
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.solvers import Solver
 
@@ -70,18 +71,21 @@ class Arm:
 
 def plan(config: Config) -> list[Arm]:
     """The arms of a run, in order. Everything that can be refused is refused here, before the first round."""
-    datasets: dict[str, Dataset] = {}
+    datasets: dict[str | int, Dataset] = {}
     partitions: dict[str, dict[int, Partition]] = {}
+    streamed: dict[tuple[str | int, str], bool] = {}
     arms = []
     for setting, one in config.settings():
-        name = one.data.name
+        name = one.data.name if one.data.own is None else id(one.data.own)
         if name not in datasets:
-            datasets[name] = one.data.own or load(name)
+            datasets[name] = one.data.own or load(one.data.name)
         datasets[name].check(one.problem or datasets[name].problem)
         key = json.dumps([one.written()[k] for k in ("data", "partition", "seeds")] + [one.population])
         if key not in partitions:
             partitions[key] = split(one, datasets[name])
-        scene = _scene(one, datasets[name], partitions[key])
+        if (name, one.data.resident) not in streamed:
+            streamed[name, one.data.resident] = is_streamed(one, datasets[name])
+        scene = _scene(one, datasets[name], partitions[key], streamed=streamed[name, one.data.resident])
         for choice in one.method:
             init: Init = choice.init or one.init or ("different" if one.topology.name != "star" else "common")
             own_scene = replace(scene, init=init)
@@ -120,7 +124,13 @@ def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
     test_groups = None if dataset.test_groups is None else dataset.test_groups.numpy()
     return {
         seed: partition(
-            config.partition, labels, config.population, seed, groups=groups, test_groups=test_groups
+            config.partition,
+            labels,
+            config.population,
+            seed,
+            groups=groups,
+            test_groups=test_groups,
+            names=dataset.clients,
         )
         for seed in config.seeds
     }
@@ -145,7 +155,7 @@ def _labels(config: Config, dataset: Dataset) -> Labels:
     return np.zeros(len(dataset.targets), dtype=np.int64)
 
 
-def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -> Scene:
+def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *, streamed: bool) -> Scene:
     return Scene(
         dataset=dataset,
         build=lambda: config.model.build(dataset.shape, dataset.outputs),
@@ -156,6 +166,8 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         failure_rate=config.failure_rate,
         network=config.network.network(),
         normalize=config.data.normalize,
+        streamed=streamed,
+        augment=config.augment,
         executor=config.executor,
         lanes=config.lanes,
         memory=None if config.memory is None else read_size(config.memory),

@@ -30,7 +30,7 @@ def peers_of(arm: Arm) -> Peers | None:
     drawing = scene.network.drawing(arm.config.rounds - 1)
     graph = adjacency_of(scene, seed, drawing) if drawing else adjacency_of(scene, seed)
     sizes = tuple(len(rows) for rows in scene.partitions[seed].shards)
-    return None if graph is None else Peers(seed, graph, sizes)
+    return None if graph is None else Peers(seed, graph, sizes, scene.partitions[seed].names)
 
 
 def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
@@ -64,8 +64,11 @@ def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:
 def client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
     """One line about a client at the end."""
     label, seed = arm.who(int(result["replica"]))
-    rest = {key: value for key, value in result.items() if key != "replica"}
-    return finite_line({"setting": arm.setting, "method": label, "seed": seed, **rest})
+    names = arm.scene.partitions[seed].names
+    name = {"name": names[int(result["client"])]} if names else {}
+    rest = {key: value for key, value in result.items() if key not in ("replica", "client")}
+    who = {"setting": arm.setting, "method": label, "seed": seed, "client": result["client"]}
+    return finite_line({**who, **name, **rest})
 
 
 def manifests(arms: list[Arm]) -> dict[str, Any]:

@@ -121,6 +121,14 @@ def _mixed32(x: Tensor) -> Tensor:
     return x ^ ((x >> 16) & 0xFFFF)
 
 
+def uniforms(key: Tensor, shape: tuple[int, ...], device: torch.device, stream: int = 0) -> Tensor:
+    """Numbers from 0 to below 1, in float64, that are a pure function of (key, stream, position).
+
+    Key, stream, shape and device are those of `keyed_bits`.
+    """
+    return (keyed_bits(key, stream, tuple(shape), device).double() + 2**31) / 2**32
+
+
 def normals(key: Tensor, stream: int, like: Tensor) -> Tensor:
     """Standard normal numbers that are a pure function of (key, stream, position).
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from consilience import tree
+from consilience.learning.augmentations.base import Augmentation, augmented
 from consilience.learning.layers import KEY, ROWS, KeyedDropout, RowBatchNorm, convert, skeleton
+from consilience.learning.masking import Masking
 from consilience.models.spec import Classifier
 from consilience.problems import Classification, Problem
 from consilience.torch_internals import called
@@ -57,6 +59,8 @@ class Task:
         low: Whether products in training take inputs rounded to bfloat16.
         problem: What is to be learned; by default classification.
         l2: The weight of `|params|^2 / 2`, which is part of the loss that is minimised.
+        padding: The token that fills up sequences, of which modules that ask for a mask are told.
+        augment: How the inputs of training batches are varied.
     """
 
     def __init__(
@@ -67,12 +71,16 @@ class Task:
         low: bool = False,
         problem: Problem | None = None,
         l2: float = 0.0,
+        padding: int | None = None,
+        augment: tuple[Augmentation, ...] = (),
     ) -> None:
+        self.augment = augment
         self.dtype, self.low, self.problem, self.l2 = dtype, low, problem or Classification(), l2
         converted = convert(module).to(dtype=dtype)
         # Skeletons: a task is structure, and structure needs no memory.
-        self._training = _WithFeatures(skeleton(converted)).train()
-        self._evaluating = _WithFeatures(skeleton(converted)).eval()
+        masking = Masking(module, padding)
+        self._training = _WithFeatures(skeleton(converted), masking).train()
+        self._evaluating = _WithFeatures(skeleton(converted), masking).eval()
         self._ambient = _ambient(self._evaluating)
         self._places = _places(self._evaluating)
         self._dropouts = [layer for layer in self._training.modules() if isinstance(layer, KeyedDropout)]
@@ -112,6 +120,10 @@ class Task:
             (features, prediction), after = called(module, tensors, batch.inputs)
         buffers = {name: after[PREFIX + name] for name in model["buffers"]}
         return Output(features.to(self.dtype), prediction.to(self.dtype), buffers)
+
+    def augmented(self, batch: Batch) -> Batch:
+        """A training batch, with its inputs varied; whatever is computed of it should see the same inputs."""
+        return augmented(self.augment, batch) if self.augment else batch
 
     def trace(self, inputs: torch.Size, dtype: torch.dtype | None = None) -> Trace:
         """The shapes that come out for inputs of a shape and type (by default the task's own type).
@@ -166,15 +178,15 @@ class Task:
 class _WithFeatures(nn.Module):
     """A module that gives the features and the prediction of one pass."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, masking: Masking) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.masking = module, masking
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(self.module, Classifier):
             features = self.module.features(inputs)
             return features, self.module.head(features)
-        prediction = self.module(inputs)
+        prediction = self.module(inputs, **self.masking(inputs))
         return prediction, prediction
 
 

@@ -7,6 +7,7 @@ met is refused with its numbers.
 from __future__ import annotations
 
 from consilience.data.partitioners.base import Partitioner as Partitioner
+from consilience.data.partitioners.by_client import ByClient as ByClient
 from consilience.data.partitioners.by_writer import ByWriter as ByWriter
 from consilience.data.partitioners.dirichlet_class import DirichletClass as DirichletClass
 from consilience.data.partitioners.dirichlet_client import DirichletClient as DirichletClient

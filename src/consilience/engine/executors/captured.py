@@ -23,6 +23,7 @@ from consilience.engine.executors.machine import Blueprint, LaneProgram, Machine
 from consilience.engine.executors.program import overwriting, peak_bytes
 from consilience.environment import Environment
 from consilience.kernels.launching import compiling_ahead
+from consilience.learning.ahead import ahead
 from consilience.learning.batches import Pool
 from consilience.types import IntArray
 
@@ -96,11 +97,11 @@ def _nothing_collected() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Capture:
-    """A graph, and the memory from which it reads which batches to run."""
+    """A graph, and the memory from which it reads which batches to run, or these batches."""
 
     graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, Tensor, Tensor]
-    """Rows, weight and keys, as `Machine.run` takes them."""
+    inputs: tuple[Tensor, ...]
+    """Rows, weight and keys, as `Machine.run` takes them; where data are not resident, batches themselves."""
 
     def replay(self, *inputs: Tensor) -> None:
         """Run the graph on other batches."""
@@ -129,24 +130,37 @@ class Captured(Machine):
 
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
         full = [self.alone and all(size == self.blueprint.rows for size in tick) for tick in sizes.tolist()]
-        begin = 0
+        most = self.pool.at_a_time(TICKS, rows[:1].numel())
+        begin, parts = 0, list[tuple[tuple[int, bool], slice]]()
         while begin < len(rows):
-            alike = full[begin : begin + TICKS] == [full[begin]] * TICKS
-            kind = (TICKS if alike else 1, full[begin])
-            batches = [value[begin : begin + kind[0]] for value in (rows, weight, keys)]
-            if self._graphs is None:
-                with torch.no_grad():
-                    self._ticks(full[begin], *batches)
-            else:
-                if kind not in self._captures:
-                    self._captures[kind] = self._capture(self._graphs, *kind)
-                self._captures[kind].replay(*batches)
+            alike = full[begin : begin + most] == [full[begin]] * most
+            kind = (most if alike else 1, full[begin])
+            if self._graphs is not None and kind not in self._captures:
+                self._captures[kind] = self._capture(self._graphs, *kind)
+            parts.append((kind, slice(begin, begin + kind[0])))
             begin += kind[0]
+
+        def given(part: tuple[tuple[int, bool], slice]) -> tuple[Tensor, ...]:
+            return self._given(*(value[part[1]] for value in (rows, weight, keys)))
+
+        # What is not resident is read by the host while the GPU is at work on what was read before.
+        every = ahead(given, parts) if self.pool.streamed else map(given, parts)
+        for (kind, _), inputs in zip(parts, every, strict=True):
+            if self._graphs is not None:
+                self._captures[kind].replay(*inputs)
+            else:
+                with torch.no_grad():
+                    self._ticks(kind[1], *inputs)
+
+    def _given(self, rows: Tensor, weight: Tensor, keys: Tensor) -> tuple[Tensor, ...]:
+        """What a graph reads: which batches to run, or these batches where data are not resident."""
+        return self.pool.raw(rows, weight, keys)[:4] if self.pool.streamed else (rows, weight, keys)
 
     def _capture(self, graphs: GraphMemory, ticks: int, full: bool) -> Capture:
         shape, device = (ticks, self.blueprint.width), self.pool.targets.device
         rows = torch.zeros(*shape, self.blueprint.rows, dtype=torch.int64, device=device)
-        inputs = (rows, torch.ones_like(rows, dtype=self.pool.dtype), torch.zeros_like(rows[..., 0]))
+        ones, keys = torch.ones_like(rows, dtype=self.pool.dtype), torch.zeros_like(rows[..., 0])
+        inputs = self._given(rows, ones, keys)
         before = [value.clone() for value in self.carry]
         stream = side_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
@@ -161,16 +175,16 @@ class Captured(Machine):
             place.copy_(value)
         return Capture(graph, inputs)
 
-    def _ticks(self, full: bool, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+    def _ticks(self, full: bool, *given: Tensor) -> None:
         if full not in self._steps:
             self._steps[full] = self._step(self.program(self.example(self.blueprint.rows), full=full))
-        raw, step = self.pool.raw(rows, weight, keys), self._steps[full]
-        for tick in range(len(rows)):
-            given = (*self.arguments, *(self.of_lanes(value[tick]) for value in raw[:4]))
+        raw, step = given if self.pool.streamed else self.pool.raw(*given)[:4], self._steps[full]
+        for tick in range(len(raw[0])):
+            arguments = (*self.arguments, *(self.of_lanes(value[tick]) for value in raw))
             if isinstance(step, LaneProgram):
-                self.keep(step.result.state(step.module.forward(*given)))
+                self.keep(step.result.state(step.module.forward(*arguments)))
             else:
-                step(*given)
+                step(*arguments)
 
     def _step(self, program: LaneProgram) -> LaneProgram | Callable[..., None]:
         """What runs a tick: a program whose results are to be kept, or one that writes them itself."""

@@ -212,8 +212,9 @@ class _Attempt:
         numbers, counts = to_device(np.stack([steps, sizes]), plan.rows.device)
         parts = (plan.rows[numbers], plan.keys[numbers, None], counts[..., None])
         whole = to_device(torch.cat(parts, dim=-1), pool.targets.device)  # one transfer for all
-        rows, keys, counts = whole[..., :-2], whole[..., -2], whole[..., -1:]
-        weight = (torch.arange(rows.shape[-1], device=rows.device) < counts).to(pool.dtype)
+        keys, counts = whole[..., -2], whole[..., -1:]
+        rows = parts[0].cpu() if pool.streamed else whole[..., :-2]  # the host reads what is streamed
+        weight = (torch.arange(rows.shape[-1], device=counts.device) < counts).to(pool.dtype)
 
         def work(run: Run, result: list[Tensor]) -> None:
             for begin, end in schedule.stretches():

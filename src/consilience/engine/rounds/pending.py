@@ -96,7 +96,7 @@ class Pending:
             messages=traffic.messages,
             samples=int(sum(told.logged("rows", replica) for told in self.told)),
             seconds=seconds,
-            dropped=_dropped(self.told, replica),
+            dropped=_dropped(self.told, replica, self.world.replicas[replica].name),
             scores=scores,
             nodes=nodes,
         )
@@ -106,11 +106,11 @@ class Pending:
             clients = {client for told in self.told for client in told.rejected(replica)}
             if clients:
                 LOG.warning(
-                    "%s, seed %d, round %d: rejected the uploads of clients %s",
+                    "%s, seed %d, round %d: rejected the uploads of %s",
                     self.label,
                     which.seed,
                     self.round,
-                    ", ".join(map(str, sorted(clients))),
+                    ", ".join(map(which.name, sorted(clients))),
                 )
 
 
@@ -125,8 +125,8 @@ def _train_loss(told: Sequence[Told], replica: int) -> float | None:
     return loss / rows if rows else None
 
 
-def _dropped(told: Sequence[Told], replica: int) -> tuple[str, ...]:
+def _dropped(told: Sequence[Told], replica: int, name: Callable[[int], str]) -> tuple[str, ...]:
     """Who was missing and why."""
     lost = {client: "upload lost" for one in told for client in one.failed[replica]}
     bad = {client: "upload rejected" for one in told for client in one.rejected(replica)}
-    return tuple(f"client {client} ({why})" for client, why in sorted((lost | bad).items()))
+    return tuple(f"{name(client)} ({why})" for client, why in sorted((lost | bad).items()))
