@@ -135,6 +135,11 @@ def test_nesterov_needs_momentum(kind):
         kind(0.1, momentum=0.0, nesterov=True)
 
 
+def test_nesterov_without_itself_is_refused():
+    with pytest.raises(UserError, match="without nesterov it is sgd"):
+        Nesterov(nesterov=False)
+
+
 def test_solvers_are_listed_by_name():
     assert dict(SOLVERS) == {
         "sgd": SGD,

@@ -170,9 +170,9 @@ def topology(file: ConfigFile, overrides: Overrides = None) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON schema of configuration files, for editors."""
-    from consilience.config.config import Config
+    from consilience.config.schema import config_schema
 
-    print(json.dumps(Config.model_json_schema(), indent=2))
+    print(json.dumps(config_schema(), indent=2))
 
 
 @data_app.command("get")

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from consilience.algorithm import Algorithm, Init
 from consilience.algorithms import ALIASES, METHODS
+from consilience.config.hints import place_of
 from consilience.config.options import Sweep, part_schema, read_sweep, write_part
 from consilience.errors import UserError, unknown
 from consilience.method import Composed
@@ -21,6 +22,9 @@ from consilience.transforms.until import Until
 
 _SLOTS: dict[str, Mapping[str, type[Any]]] = {"objective": OBJECTIVES, "rule": RULES, "server": SERVER_STEPS}
 """The parts of a composed method, and what there is of each."""
+
+CHANGES = ("label", "transforms", "then")
+"""The keys that every entry of `method:` may have."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def _named(options: dict[str, object], label: str | None) -> MethodChoice:
     alias = ALIASES.get(name)
     if alias is None and name not in METHODS:
         raise unknown("method", name, {*METHODS, *ALIASES})
-    sweep = read_sweep("method", METHODS, {**options, "name": alias.method if alias else name})
+    sweep = read_sweep("method", METHODS, {**options, "name": alias.method if alias else name}, CHANGES)
     written = {**sweep.written, "name": name}
     label = label or _label(name, sweep.variants[0], sweep.written)
     renamed = Sweep(sweep.variants, sweep.labels, {**written, "label": label})
@@ -150,7 +154,8 @@ def _named(options: dict[str, object], label: str | None) -> MethodChoice:
 def _composition(options: dict[str, object], label: str | None) -> MethodChoice:
     for key in options:
         if key not in _SLOTS:
-            raise unknown("part of a composed method", key, _SLOTS)
+            known = (*_SLOTS, *CHANGES)
+            raise unknown("part of a composed method", key, known, place_of(key, "method", known))
     slots = {slot: read_sweep(slot, _SLOTS[slot], value) for slot, value in options.items()}
     variants, labels = [], []
     for chosen in itertools.product(*(range(len(sweep.variants)) for sweep in slots.values())):

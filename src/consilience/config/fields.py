@@ -11,6 +11,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from consilience.config.entries import MethodChoice, method_schema, read_method
 from consilience.config.options import Sweep, part_schema, read_part, read_sweep, write_part
+from consilience.config.overrides import DEFAULT_PARTS
 from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.errors import UserError
 from consilience.graphs import TOPOLOGIES
@@ -40,13 +41,18 @@ def _one(kind: str, registry: Mapping[str, type[Any]], base: type) -> tuple[Any,
 
 
 def read_solver(value: object) -> Sweep[Solver]:
-    """The solver, or several that differ in numbers, for an entry in a configuration or for an object."""
+    """The solver, or several that differ in numbers, for an entry in a configuration or for an object.
+
+    Options without a name are those of the default solver.
+    """
     if isinstance(value, Sweep):
         return value
     if isinstance(value, Solver):
         if SOLVERS.get(value.name) is not type(value):
             return Sweep((value,), ("",), write_part(value))
         value = write_part(value)
+    if isinstance(value, Mapping) and "name" not in value:
+        value = {"name": DEFAULT_PARTS["solver"], **value}
     return read_sweep("solver", SOLVERS, value)
 
 
@@ -70,7 +76,7 @@ SolverField = Annotated[
     Sweep[Solver],
     PlainValidator(read_solver),
     PlainSerializer(lambda sweep: sweep.written, return_type=dict),
-    _Described(partial(part_schema, SOLVERS, sweep=True)),
+    _Described(partial(part_schema, SOLVERS, sweep=True, default=DEFAULT_PARTS["solver"])),
 ]
 MethodsField = Annotated[
     list[MethodChoice],

@@ -29,7 +29,7 @@ from consilience.experiment.folder import (
     RunFolder,
     finite_line,
 )
-from consilience.experiment.planning import Arm, plan
+from consilience.experiment.planning import Arm, plan, roundings
 from consilience.experiment.records import (
     client_line,
     digest_of,
@@ -56,6 +56,8 @@ def run(
     listener = listener or Listener()
     config = config.resolved()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
+    for line in roundings(arms):
+        LOG.warning(line)
     memory = None if config.memory is None else read_size(config.memory)
     with repeatable(config.torch_device, config.precision), bounded(config.torch_device, memory):
         if folder is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, final
 
+from consilience.errors import UserError
 from consilience.learning.solvers.sgd import SGD
 
 
@@ -15,4 +16,9 @@ class Nesterov(SGD):
 
     name: ClassVar[str] = "nesterov"
     momentum: float = 0.9
-    nesterov: Literal[True] = True
+    nesterov: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.nesterov:
+            raise UserError("solver nesterov: without nesterov it is sgd; choose that")

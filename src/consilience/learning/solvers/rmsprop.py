@@ -15,7 +15,7 @@ from consilience.types import Params, State
 @final
 @dataclass(frozen=True)
 class RMSprop(Solver):
-    """Gradients divided by the root of their mean square (centered: by their deviation), as torch.optim.RMSprop.
+    """Gradients over the root of their mean square (centered: over their deviation), as torch.optim.RMSprop.
 
     A variance that rounding has made negative counts as 0; torch's own roots would not be numbers there.
     """
