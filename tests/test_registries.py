@@ -17,10 +17,10 @@ from consilience.graphs import TOPOLOGIES, Topology
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
 from consilience.objectives import OBJECTIVES, Objective
+from consilience.plugins import registry
 from consilience.rules import RULES, Rule
 from consilience.server_steps import SERVER_STEPS, ServerStep
 from consilience.transforms import TRANSFORMS, Transform
-from consilience.types import registry
 
 FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "algorithms": (Algorithm, METHODS),
@@ -83,4 +83,4 @@ def test_a_registry_holds_the_named_parts_of_its_kind():
         name = "bread"
 
     module = {"Drink": Drink, "Hot": Hot, "Tea": Tea, "GreenTea": GreenTea, "Bread": Bread, "cups": 2}
-    assert registry(module, Drink) == {"tea": Tea}
+    assert registry(module, Drink, "drink") == {"tea": Tea}

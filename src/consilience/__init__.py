@@ -80,7 +80,7 @@ _ROOMS = {
 def _parts() -> dict[str, type]:
     """Everything that the folders of parts register, by its Python name."""
     registries = [getattr(importlib.import_module(f"consilience.{room}"), _ROOMS[room]) for room in _ROOMS]
-    return {part.__name__: part for registry in registries for part in registry.values()}
+    return {part.__name__: part for registry in registries for part in registry.builtin.values()}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -28,6 +27,7 @@ from consilience.models import MODELS
 from consilience.models.logistic import Logistic
 from consilience.models.mlp import MLP
 from consilience.objectives import OBJECTIVES
+from consilience.plugins import Registry
 from consilience.rules import RULES
 from consilience.server_steps import SERVER_STEPS
 from consilience.transforms import TRANSFORMS
@@ -36,7 +36,7 @@ from consilience.wire import HEADER
 REFERENCE, LINEAR = MLP(), Logistic()
 """The model for which bytes of a round are given, and that for methods of linear models alone."""
 
-PARTS: dict[str, Mapping[str, type]] = {
+PARTS: dict[str, Registry[type[Any]]] = {
     "objectives: how a client trains": OBJECTIVES,
     "rules: how a hub weighs what it hears": RULES,
     "server steps: what a hub does with the result": SERVER_STEPS,
@@ -49,9 +49,11 @@ def make_inventory() -> dict[str, Any]:
     """Families, methods, parts by kind, and models, with nothing but what JSON has."""
     inventory = {
         "families": list(get_args(Family)),
-        "methods": [_method(name, cls) for name, cls in METHODS.items()],
-        "parts": {kind: [_part(name, cls) for name, cls in parts.items()] for kind, parts in PARTS.items()},
-        "models": [_part(name, cls) for name, cls in MODELS.items()],
+        "methods": [_method(name, cls) for name, cls in METHODS.builtin.items()],
+        "parts": {
+            kind: [_part(name, cls) for name, cls in parts.builtin.items()] for kind, parts in PARTS.items()
+        },
+        "models": [_part(name, cls) for name, cls in MODELS.builtin.items()],
     }
     return cast(dict[str, Any], json.loads(json.dumps(inventory)))
 

@@ -18,6 +18,7 @@ from consilience.graphs import TOPOLOGIES
 from consilience.graphs.base import Topology
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
+from consilience.plugins import name_of
 from consilience.problems import PROBLEMS, Problem
 
 
@@ -48,7 +49,7 @@ def read_solver(value: object) -> Sweep[Solver]:
     if isinstance(value, Sweep):
         return value
     if isinstance(value, Solver):
-        if SOLVERS.get(value.name) is not type(value):
+        if SOLVERS.get(name_of(value)) is not type(value):
             return Sweep((value,), ("",), write_part(value))
         value = write_part(value)
     if isinstance(value, Mapping) and "name" not in value:

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from consilience.config.hints import place_of
 from consilience.errors import UserError, unknown
+from consilience.plugins import REFERENCE, name_of
 
 T = TypeVar("T")
 
@@ -103,7 +104,7 @@ def option_types(cls: type) -> dict[str, object]:
 
 def write_part(part: object) -> dict[str, object]:
     """The inverse of `read_part`, with every option spelled out."""
-    written: dict[str, object] = {"name": getattr(part, "name", type(part).__name__)}
+    written: dict[str, object] = {"name": name_of(part)}
     for field in dataclasses.fields(typing.cast(Any, part)):
         value = getattr(part, field.name)
         written[field.name] = write_part(value) if dataclasses.is_dataclass(value) else _plain(value)
@@ -212,7 +213,9 @@ def part_schema(
             properties = {key: _or_list(schema) for key, schema in properties.items()}
         variant = _object_schema(name, cls, {**properties, **(more or {})})
         variants.append(variant if name == default else {**variant, "required": ["name"]})
-    return {"anyOf": [{"enum": sorted(registry)}, *variants]}
+    elsewhere = {"type": "string", "pattern": REFERENCE, "title": "package.module:Name"}
+    own = {"type": "object", "properties": {"name": elsewhere, **(more or {})}, "required": ["name"]}
+    return {"anyOf": [{"enum": sorted(registry)}, *variants, elsewhere, own]}
 
 
 def _object_schema(name: str, cls: type, properties: dict[str, JsonSchema]) -> JsonSchema:
