@@ -27,6 +27,7 @@ from consilience.config.fields import (
     ProblemField,
     SolverField,
     TopologyField,
+    TrackersField,
     read_solver,
 )
 from consilience.config.hints import place_of
@@ -51,7 +52,7 @@ from consilience.errors import UserError, unknown
 from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
 
-WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "compare"})
+WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "tracking", "compare"})
 """Keys that an item of `compare` cannot change."""
 
 LOG = logging.getLogger("consilience")
@@ -142,6 +143,9 @@ class Config(Section):
         "", description="Printed under the table of results: what there is to see in it."
     )
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    tracking: TrackersField = Field(
+        default_factory=list, description="Who is told how the run goes: tensorboard, mlflow, wandb."
+    )
     out: Path = Path("runs")
     compare: list[dict[str, Any]] = Field(
         default_factory=list, description="Several settings: each item overrides keys of this file."

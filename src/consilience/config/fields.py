@@ -20,6 +20,7 @@ from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
 from consilience.plugins import name_of
 from consilience.problems import PROBLEMS, Problem
+from consilience.tracking import TRACKERS, Tracker
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ def _read_methods(value: object) -> list[MethodChoice]:
     return choices
 
 
+def _read_trackers(value: object) -> list[Tracker]:
+    entries = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return [one if isinstance(one, Tracker) else read_part("tracking", TRACKERS, one) for one in entries]
+
+
 PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner)]
 ModelField = Annotated[ModelSpec, *_one("model", MODELS, ModelSpec)]
 ProblemField = Annotated[Problem, *_one("problem", PROBLEMS, Problem)]
@@ -78,6 +84,12 @@ SolverField = Annotated[
     PlainValidator(read_solver),
     PlainSerializer(lambda sweep: sweep.written, return_type=dict),
     _Described(partial(part_schema, SOLVERS, sweep=True, default=DEFAULT_PARTS["solver"])),
+]
+TrackersField = Annotated[
+    list[Tracker],
+    PlainValidator(_read_trackers),
+    PlainSerializer(lambda trackers: [write_part(one) for one in trackers], return_type=list),
+    _Described(lambda: {"anyOf": [part_schema(TRACKERS), {"type": "array", "items": part_schema(TRACKERS)}]}),
 ]
 MethodsField = Annotated[
     list[MethodChoice],
