@@ -18,8 +18,10 @@ from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
 from consilience.objectives import OBJECTIVES, Objective
 from consilience.plugins import registry
+from consilience.problems import PROBLEMS, Problem
 from consilience.rules import RULES, Rule
 from consilience.server_steps import SERVER_STEPS, ServerStep
+from consilience.tracking import TRACKERS, Tracker
 from consilience.transforms import TRANSFORMS, Transform
 
 FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
@@ -30,7 +32,9 @@ FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "models": (ModelSpec, MODELS),
     "objectives": (Objective, OBJECTIVES),
     "rules": (Rule, RULES),
+    "problems": (Problem, PROBLEMS),
     "server_steps": (ServerStep, SERVER_STEPS),
+    "tracking": (Tracker, TRACKERS),
     "transforms": (Transform, TRANSFORMS),
 }
 WITHIN_A_METHOD = {"dechw-frozen", "synthetic_anchors"}

@@ -35,6 +35,7 @@ from consilience.plugins import Registry, announced, called, package_of
 from consilience.problems import PROBLEMS
 from consilience.rules import RULES
 from consilience.server_steps import SERVER_STEPS
+from consilience.tracking import TRACKERS
 from consilience.transforms import TRANSFORMS
 from consilience.wire import HEADER
 
@@ -59,6 +60,7 @@ KINDS: tuple[Registry[Any], ...] = (
     PROBLEMS,
     SOLVERS,
     SOURCES,
+    TRACKERS,
 )
 """All that plugins can add to."""
 
