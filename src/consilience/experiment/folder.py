@@ -20,13 +20,14 @@ from torch import Tensor
 from consilience import wire
 from consilience.errors import UserError, unknown
 from consilience.problems import PROBLEMS, Metric
+from consilience.tracking import tensorboard
 
-TRACKING, TENSORBOARD = "tracking.json", "tensorboard"
-"""What trackers leave in a run's folder."""
 Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS, MODELS = "checkpoint.safetensors", "partitions.json", "models"
+TRACKING = "tracking.json"
+"""What tells a run apart for trackers."""
 NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
 
 
@@ -84,7 +85,7 @@ class RunFolder:
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
         for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, TRACKING, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        for name in (MODELS, TENSORBOARD):
+        for name in (MODELS, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
