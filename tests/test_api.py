@@ -146,7 +146,7 @@ class Linear(ModelSpec):
 def test_an_own_model(tmp_path: Path):
     result = cs.run("hwa", data=OWN, out=tmp_path, **{**TINY, "model": Linear(bias=False)})
     assert list(result.models["star hwa"]["params"]) == ["head.weight"]
-    assert "linear" in (tmp_path / "run" / "config.yaml").read_text()
+    assert f"name: {__name__}:Linear\n" in (tmp_path / "run" / "config.yaml").read_text()
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from consilience.learning.augmentations import AUGMENTATIONS, Augmentation
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
 from consilience.objectives import OBJECTIVES, Objective
+from consilience.plugins import registry
+from consilience.problems import PROBLEMS, Problem
 from consilience.rules import RULES, Rule
 from consilience.server_steps import SERVER_STEPS, ServerStep
+from consilience.tracking import TRACKERS, Tracker
 from consilience.transforms import TRANSFORMS, Transform
-from consilience.types import registry
 
 FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "algorithms": (Algorithm, METHODS),
@@ -32,7 +34,9 @@ FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "models": (ModelSpec, MODELS),
     "objectives": (Objective, OBJECTIVES),
     "rules": (Rule, RULES),
+    "problems": (Problem, PROBLEMS),
     "server_steps": (ServerStep, SERVER_STEPS),
+    "tracking": (Tracker, TRACKERS),
     "transforms": (Transform, TRANSFORMS),
 }
 WITHIN_A_METHOD = {"dechw-frozen", "synthetic_anchors"}
@@ -85,4 +89,4 @@ def test_a_registry_holds_the_named_parts_of_its_kind():
         name = "bread"
 
     module = {"Drink": Drink, "Hot": Hot, "Tea": Tea, "GreenTea": GreenTea, "Bread": Bread, "cups": 2}
-    assert registry(module, Drink) == {"tea": Tea}
+    assert registry(module, Drink, "drink") == {"tea": Tea}

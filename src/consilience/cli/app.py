@@ -118,26 +118,26 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/methods.md.")] = False,
 ) -> None:
-    """List the methods by family, and the parts of which others can be composed."""
-    from consilience.cli.listings import method_table, methods_page, read_inventory
+    """List the methods by family, the parts of which others can be composed, and what plugins add."""
+    from consilience.cli.listings import method_table, methods_page, read_inventory, with_plugins
     from consilience.cli.screen import console
 
     inventory = read_inventory()
     if markdown:
         print(methods_page(inventory), end="")
     elif as_json:
-        print(json.dumps(inventory["methods"], indent=2))
+        print(json.dumps(with_plugins(inventory)["methods"], indent=2))
     else:
-        console().print(method_table(inventory))
+        console().print(method_table(with_plugins(inventory)))
 
 
 @app.command()
 def models() -> None:
     """List the models."""
-    from consilience.cli.listings import model_table, read_inventory
+    from consilience.cli.listings import model_table, read_inventory, with_plugins
     from consilience.cli.screen import console
 
-    console().print(model_table(read_inventory()))
+    console().print(model_table(with_plugins(read_inventory())))
 
 
 @app.command()
@@ -170,9 +170,9 @@ def topology(file: ConfigFile, overrides: Overrides = None) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON schema of configuration files, for editors."""
-    from consilience.config.config import Config
+    from consilience.config.schema import config_schema
 
-    print(json.dumps(Config.model_json_schema(), indent=2))
+    print(json.dumps(config_schema(), indent=2))
 
 
 @data_app.command("get")

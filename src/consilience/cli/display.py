@@ -33,12 +33,14 @@ class _Clock(Listener):
         self.metric = arms[0].scene.task_problem.metric  # all arms have one
         self.seen = 0
         self.begin = time.monotonic()
-        self.bytes = 0
+        self.bytes: dict[str, float] = {}
+        """What a run of each arm has sent; a mean over its seeds and variants, as in the table."""
 
     def status(self, arm: Arm, lines: list[dict[str, Any]]) -> str:
         """One line about a round."""
         self.seen += 1
-        self.bytes += sum(line["bytes_up"] + line["bytes_down"] for line in lines)
+        now = fmean(line["bytes_up"] + line["bytes_down"] for line in lines)
+        self.bytes[arm.name] = self.bytes.get(arm.name, 0) + now
         score = f"test_{self.metric.name}"
         scores = [line[score] for line in lines if line.get(score) is not None]
         losses = [line["train_loss"] for line in lines if line["train_loss"] is not None]
@@ -49,7 +51,7 @@ class _Clock(Listener):
             f"{self.metric.name} {self.metric.shown_with_unit(fmean(scores))}" if scores else "",
             f"loss {fmean(losses):.4f}" if losses else "",
             f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
-            f"{human_bytes(self.bytes)} sent",
+            f"{human_bytes(self.bytes[arm.name])} sent",
             f"{self.left(arm, lines[0]['round']):.0f} s left",
         ]
         dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
-from consilience.config.imported import imported
 from consilience.config.options import read_part, write_part
 from consilience.errors import UserError
 from consilience.learning.augmentations import AUGMENTATIONS, Augmentation, Own
+from consilience.plugins import is_reference, load
 
 
 def read_augmentations(value: object) -> tuple[Augmentation, ...]:
@@ -28,9 +28,11 @@ def _one(entry: object) -> Augmentation:
     if callable(entry):
         return _own(f"{entry.__module__}:{getattr(entry, '__qualname__', type(entry).__name__)}", entry, {})
     named = {"name": entry} if isinstance(entry, str) else entry
-    if isinstance(named, Mapping) and ":" in str(named.get("name")):
+    if isinstance(named, Mapping) and is_reference(named.get("name")):
         path, options = str(named["name"]), {key: v for key, v in named.items() if key != "name"}
-        return _own(path, imported(path), options)
+        found = load(path, AUGMENTATIONS.kind)
+        if not isinstance(found, type) and callable(found):
+            return _own(path, found, options)
     return read_part("augment", AUGMENTATIONS, named)
 
 

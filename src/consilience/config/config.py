@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,8 +28,10 @@ from consilience.config.fields import (
     ProblemField,
     SolverField,
     TopologyField,
+    TrackersField,
     read_solver,
 )
+from consilience.config.hints import place_of
 from consilience.config.options import first_problem, read_part
 from consilience.config.overrides import DEFAULT_PARTS
 from consilience.config.own_data import with_clients
@@ -51,8 +54,19 @@ from consilience.errors import UserError, unknown
 from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
 
-WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "compare"})
+WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "tracking", "compare"})
 """Keys that an item of `compare` cannot change."""
+
+LOG = logging.getLogger("consilience")
+
+
+def _read_seeds(value: object) -> object:
+    """The list of seeds; a number alone is one of them, and says so where it could be meant as a count."""
+    if not isinstance(value, int):
+        return value
+    if value > 1:
+        LOG.warning("seeds: %s is one seed; for %s of them write seeds: %s", value, value, [*range(value)])
+    return [value]
 
 
 class Config(Section):
@@ -97,10 +111,7 @@ class Config(Section):
     )
     seeds: Annotated[
         list[Annotated[int, Field(ge=0)]],
-        BeforeValidator(
-            lambda v: [v] if isinstance(v, int) else v,
-            json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int,
-        ),
+        BeforeValidator(_read_seeds, json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int),
     ] = Field([0], min_length=1)
     executor: ExecutorName = "auto"
     lanes: int | None = Field(
@@ -137,6 +148,9 @@ class Config(Section):
         "", description="Printed under the table of results: what there is to see in it."
     )
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    tracking: TrackersField = Field(
+        default_factory=list, description="Who is told how the run goes: tensorboard, mlflow, wandb."
+    )
     out: Path = Path("runs")
     compare: list[dict[str, Any]] = Field(
         default_factory=list, description="Several settings: each item overrides keys of this file."
@@ -209,11 +223,13 @@ class Config(Section):
             return [(self.topology.name, self)]
         base = {name: getattr(self, name) for name in Config.model_fields if name != "compare"}
         settings = []
-        for number, changes in enumerate(self.compare):
-            for key in sorted(changes.keys() & WHOLE_RUN):
-                raise UserError(f"compare[{number}]: {key} belongs to the whole run, not to one setting")
-            label = changes.get("label")
-            merged = {**base, **{key: value for key, value in changes.items() if key != "label"}}
+        for number, given in enumerate(self.compare):
+            _check_changes(number, given)
+            label, changes = given.get("label"), {key: given[key] for key in given if key != "label"}
+            solver = changes.get("solver")
+            if isinstance(solver, dict) and "name" not in solver:  # the solver of this file, but for these
+                changes["solver"] = {**self.solver.written, **solver}
+            merged = {**base, **changes}
             data = changes.get("data", self.data.name)
             same = (data.get("name") if isinstance(data, dict) else data) == self.data.name
             same = same and ":" not in self.data.name  # a function is called again, with its options
@@ -251,6 +267,16 @@ def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset 
         raise UserError(f"{source}: {_problem(error)}") from None
 
 
+def _check_changes(number: int, changes: Mapping[str, Any]) -> None:
+    """Refuse keys that an item of `compare` cannot have."""
+    for key in sorted(changes.keys() & WHOLE_RUN):
+        raise UserError(f"compare[{number}]: {key} belongs to the whole run, not to one setting")
+    known = {"label", *Config.model_fields} - WHOLE_RUN
+    for key in changes:
+        if key not in known:
+            raise UserError(f"compare[{number}]: {unknown('key', key, known, place_of(key))}")
+
+
 def _problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     if problem["type"] != "extra_forbidden":
@@ -262,7 +288,6 @@ def _problem(error: ValidationError) -> str:
         assert isinstance(kind, type)
         assert issubclass(kind, BaseModel)
         section = kind
-    valid = [name for name in section.model_fields if name != "own"]
-    return str(
-        unknown("key", ".".join(map(str, problem["loc"])), [".".join([*map(str, path), n]) for n in valid])
-    )
+    valid = [".".join([*map(str, path), name]) for name in section.model_fields if name != "own"]
+    meant = place_of(str(problem["loc"][-1]))
+    return str(unknown("key", ".".join(map(str, problem["loc"])), valid, meant))

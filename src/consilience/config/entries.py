@@ -9,10 +9,12 @@ from typing import Any, cast
 
 from consilience.algorithm import Algorithm, Init
 from consilience.algorithms import ALIASES, METHODS
+from consilience.config.hints import place_of
 from consilience.config.options import Sweep, part_schema, read_sweep, write_part
 from consilience.errors import UserError, unknown
 from consilience.method import Composed
 from consilience.objectives import OBJECTIVES
+from consilience.plugins import is_reference, name_of
 from consilience.rules import RULES
 from consilience.server_steps import SERVER_STEPS
 from consilience.transforms import TRANSFORMS
@@ -21,6 +23,9 @@ from consilience.transforms.until import Until
 
 _SLOTS: dict[str, Mapping[str, type[Any]]] = {"objective": OBJECTIVES, "rule": RULES, "server": SERVER_STEPS}
 """The parts of a composed method, and what there is of each."""
+
+CHANGES = ("label", "transforms", "then")
+"""The keys that every entry of `method:` may have."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def _transformed(choice: MethodChoice, entries: object, label: str | None) -> Me
             for algorithm, first in pairs
             for transform, second in zip(sweep.variants, sweep.labels, strict=True)
         ]
-        names.append(_label(str(sweep.written["name"]), sweep.variants[0], sweep.written))
+        names.append(_label(sweep.variants[0].name, sweep.variants[0], sweep.written))
         written.append(sweep.written)
     variants, labels = zip(*pairs, strict=True)
     name = label or " ".join(names)
@@ -117,11 +122,11 @@ def _entry(algorithm: Algorithm) -> dict[str, object] | None:
     """The entry that stands for an object in a file; None where none does."""
     if isinstance(algorithm, Composed):
         slots = {slot: getattr(algorithm, slot) for slot in _SLOTS}
-        known = all(_SLOTS[slot].get(part.name) is type(part) for slot, part in slots.items())
+        known = all(_knows(_SLOTS[slot], part) for slot, part in slots.items())
         return {slot: write_part(part) for slot, part in slots.items()} if known else None
     if isinstance(algorithm, Transformed):
         inner, transform = _entry(algorithm.inner), algorithm.transform
-        if inner is None or "then" in inner or TRANSFORMS.get(transform.name) is not type(transform):
+        if inner is None or "then" in inner or not _knows(TRANSFORMS, transform):
             return None
         before = cast("list[object]", inner.get("transforms", []))
         return {**inner, "transforms": [*before, write_part(transform)]}
@@ -130,7 +135,12 @@ def _entry(algorithm: Algorithm) -> dict[str, object] | None:
         if first is None or then is None or "then" in first:
             return None
         return {**first, "then": {"method": then, "after": algorithm.rounds}}
-    return write_part(algorithm) if METHODS.get(algorithm.name) is type(algorithm) else None
+    return write_part(algorithm) if _knows(METHODS, algorithm) else None
+
+
+def _knows(registry: Mapping[str, type[Any]], part: object) -> bool:
+    """Whether a configuration can name a part."""
+    return registry.get(name_of(part)) is type(part)
 
 
 def _named(options: dict[str, object], label: str | None) -> MethodChoice:
@@ -140,9 +150,10 @@ def _named(options: dict[str, object], label: str | None) -> MethodChoice:
     alias = ALIASES.get(name)
     if alias is None and name not in METHODS:
         raise unknown("method", name, {*METHODS, *ALIASES})
-    sweep = read_sweep("method", METHODS, {**options, "name": alias.method if alias else name})
+    sweep = read_sweep("method", METHODS, {**options, "name": alias.method if alias else name}, CHANGES)
+    first = sweep.variants[0]
     written = {**sweep.written, "name": name}
-    label = label or _label(name, sweep.variants[0], sweep.written)
+    label = label or _label(first.name if is_reference(name) else name, first, sweep.written)
     renamed = Sweep(sweep.variants, sweep.labels, {**written, "label": label})
     return MethodChoice(label, renamed, alias.init if alias else None, on_graph=alias is not None)
 
@@ -150,14 +161,15 @@ def _named(options: dict[str, object], label: str | None) -> MethodChoice:
 def _composition(options: dict[str, object], label: str | None) -> MethodChoice:
     for key in options:
         if key not in _SLOTS:
-            raise unknown("part of a composed method", key, _SLOTS)
+            known = (*_SLOTS, *CHANGES)
+            raise unknown("part of a composed method", key, known, place_of(key, "method", known))
     slots = {slot: read_sweep(slot, _SLOTS[slot], value) for slot, value in options.items()}
     variants, labels = [], []
     for chosen in itertools.product(*(range(len(sweep.variants)) for sweep in slots.values())):
         picks = dict(zip(slots, chosen, strict=True))
         variants.append(Composed(**{slot: slots[slot].variants[i] for slot, i in picks.items()}))
         labels.append(" ".join(filter(None, (slots[slot].labels[i] for slot, i in picks.items()))))
-    name = label or "+".join(str(sweep.written["name"]) for sweep in slots.values())
+    name = label or "+".join(sweep.variants[0].name for sweep in slots.values())
     written: dict[str, object] = {slot: sweep.written for slot, sweep in slots.items()} | {"label": name}
     return MethodChoice(name, Sweep(tuple(variants), tuple(labels), written), None, on_graph=False)
 

@@ -11,13 +11,16 @@ from pydantic import PlainSerializer, PlainValidator
 
 from consilience.config.entries import MethodChoice, method_schema, read_method
 from consilience.config.options import Sweep, part_schema, read_part, read_sweep, write_part
+from consilience.config.overrides import DEFAULT_PARTS
 from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.errors import UserError
 from consilience.graphs import TOPOLOGIES
 from consilience.graphs.base import Topology
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
+from consilience.plugins import name_of
 from consilience.problems import PROBLEMS, Problem
+from consilience.tracking import TRACKERS, Tracker
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,18 @@ def _one(kind: str, registry: Mapping[str, type[Any]], base: type) -> tuple[Any,
 
 
 def read_solver(value: object) -> Sweep[Solver]:
-    """The solver, or several that differ in numbers, for an entry in a configuration or for an object."""
+    """The solver, or several that differ in numbers, for an entry in a configuration or for an object.
+
+    Options without a name are those of the default solver.
+    """
     if isinstance(value, Sweep):
         return value
     if isinstance(value, Solver):
-        if SOLVERS.get(value.name) is not type(value):
+        if SOLVERS.get(name_of(value)) is not type(value):
             return Sweep((value,), ("",), write_part(value))
         value = write_part(value)
+    if isinstance(value, Mapping) and "name" not in value:
+        value = {"name": DEFAULT_PARTS["solver"], **value}
     return read_sweep("solver", SOLVERS, value)
 
 
@@ -62,6 +70,11 @@ def _read_methods(value: object) -> list[MethodChoice]:
     return choices
 
 
+def _read_trackers(value: object) -> list[Tracker]:
+    entries = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return [one if isinstance(one, Tracker) else read_part("tracking", TRACKERS, one) for one in entries]
+
+
 PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner)]
 ModelField = Annotated[ModelSpec, *_one("model", MODELS, ModelSpec)]
 ProblemField = Annotated[Problem, *_one("problem", PROBLEMS, Problem)]
@@ -70,7 +83,13 @@ SolverField = Annotated[
     Sweep[Solver],
     PlainValidator(read_solver),
     PlainSerializer(lambda sweep: sweep.written, return_type=dict),
-    _Described(partial(part_schema, SOLVERS, sweep=True)),
+    _Described(partial(part_schema, SOLVERS, sweep=True, default=DEFAULT_PARTS["solver"])),
+]
+TrackersField = Annotated[
+    list[Tracker],
+    PlainValidator(_read_trackers),
+    PlainSerializer(lambda trackers: [write_part(one) for one in trackers], return_type=list),
+    _Described(lambda: {"anyOf": [part_schema(TRACKERS), {"type": "array", "items": part_schema(TRACKERS)}]}),
 ]
 MethodsField = Annotated[
     list[MethodChoice],

@@ -15,13 +15,13 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from consilience.config.imported import imported
 from consilience.data.dataset import Dataset
 from consilience.data.normalising import Normalisation
-from consilience.data.sets import SOURCES
+from consilience.data.sets import SOURCES, Source
 from consilience.engine.network import Network
 from consilience.errors import UserError, unknown
 from consilience.learning.coordinate import Coordinate
+from consilience.plugins import is_reference, load
 
 
 class Section(BaseModel):
@@ -162,8 +162,9 @@ def read_data(value: Any) -> Any:
     if isinstance(value, Dataset):
         return {"name": value.name, "own": value}
     known = named(value)
-    if isinstance(known, dict) and ":" in str(known.get("name")) and known.get("own") is None:
-        return made_data(known)
+    if isinstance(known, dict) and is_reference(known.get("name")) and known.get("own") is None:
+        found = load(known["name"], "data set")
+        return known if isinstance(found, Source) else made_data(known, found)
     if value is not None and not isinstance(value, str | dict | DataSection):
         kind = type(value).__name__
         raise UserError(
@@ -172,11 +173,13 @@ def read_data(value: Any) -> Any:
     return known
 
 
-def made_data(section: dict[str, Any]) -> dict[str, Any]:
+def made_data(section: dict[str, Any], function: Any) -> dict[str, Any]:
     """The section `data` with what its function gives; keys that are no others are the function's options."""
     keys = DataSection.model_fields.keys()
     options = {**section.get("options", {}), **{k: v for k, v in section.items() if k not in keys}}
-    name, function = section["name"], imported(section["name"])
+    name = section["name"]
+    if not callable(function):
+        raise UserError(f"data: {name} is a {type(function).__name__}, not a function that gives data")
     try:
         inspect.signature(function).bind(**options)
     except TypeError as error:

@@ -29,7 +29,7 @@ from consilience.experiment.folder import (
     RunFolder,
     finite_line,
 )
-from consilience.experiment.planning import Arm, plan
+from consilience.experiment.planning import Arm, plan, roundings
 from consilience.experiment.records import (
     client_line,
     digest_of,
@@ -38,6 +38,7 @@ from consilience.experiment.records import (
     metrics_line,
 )
 from consilience.experiment.result import Listener, Result
+from consilience.experiment.tracking import tracked
 from consilience.report.node_records import has_coordinates
 from consilience.report.summary import summarise
 from consilience.types import State
@@ -56,13 +57,15 @@ def run(
     listener = listener or Listener()
     config = config.resolved()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
+    for line in roundings(arms):
+        LOG.warning(line)
     memory = None if config.memory is None else read_size(config.memory)
     with repeatable(config.torch_device, config.precision), bounded(config.torch_device, memory):
         if folder is None:
-            return _Run(config, arms, None, listener).execute()
+            return _execute(config, arms, None, listener)
         with folder.locked():
             folder.prepare(config.written(), existing)
-            return _Run(config, arms, folder, listener).execute()
+            return _execute(config, arms, folder, listener)
 
 
 def resume(path: str | Path, listener: Listener | None = None) -> Result:
@@ -71,6 +74,15 @@ def resume(path: str | Path, listener: Listener | None = None) -> Result:
     if not (path / CONFIG).exists():
         raise UserError(f"{path} does not hold a run: there is no {CONFIG}")
     return run(load_config(path / CONFIG), folder=RunFolder(path), existing="resume", listener=listener)
+
+
+def _execute(config: Config, arms: list[Arm], folder: RunFolder | None, listener: Listener) -> Result:
+    if not config.tracking:
+        return _Run(config, arms, folder, listener).execute()
+    with tracked(config, folder, listener) as told:
+        result = _Run(config, arms, folder, told).execute()
+        told.conclude(result)
+        return result
 
 
 class _Run:

@@ -20,11 +20,14 @@ from torch import Tensor
 from consilience import wire
 from consilience.errors import UserError, unknown
 from consilience.problems import PROBLEMS, Metric
+from consilience.tracking import tensorboard
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS, MODELS = "checkpoint.safetensors", "partitions.json", "models"
+TRACKING = "tracking.json"
+"""What tells a run apart for trackers."""
 NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
 
 
@@ -80,9 +83,10 @@ class RunFolder:
         """Delete the files of an earlier run, and nothing else that may lie there."""
         # It may have been about another problem.
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
-        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, *plots, CONFIG):
+        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, TRACKING, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / MODELS, ignore_errors=True)
+        for name in (MODELS, tensorboard.FOLDER):
+            shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

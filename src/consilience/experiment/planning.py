@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -103,6 +104,19 @@ def plan(config: Config) -> list[Arm]:
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"two methods would both be called {twice!r}; give one a label")
     return arms
+
+
+def roundings(arms: Sequence[Arm]) -> list[str]:
+    """What is rounded where a share of the clients is no whole number of them, one line for each case."""
+    lines = []
+    for config in (arm.config for arm in arms):
+        share, clients = config.participation, config.population
+        if isinstance(share, float) and not math.isclose(share * clients, config.participants):
+            many = f"{config.participants} client{'s' * (config.participants > 1)}"
+            lines.append(
+                f"participation {share:g} of {clients} clients is {share * clients:g}: {many} a round"
+            )
+    return list(dict.fromkeys(lines))
 
 
 def _check_targets(arms: Sequence[Arm], targets: Sequence[float]) -> None:

@@ -34,7 +34,7 @@ class Played(Captured):
     def __init__(self, pool: Any, blueprint: Any) -> None:
         super().__init__(pool, blueprint, GraphMemory(), compiled=False)
 
-    def _capture(self, ticks: int, full: bool) -> Capture:
+    def _capture(self, graphs: GraphMemory, ticks: int, full: bool) -> Capture:
         self.captures.append((ticks, full))
         shape = (ticks, self.blueprint.width, self.blueprint.rows)
         rows = torch.zeros(shape, dtype=torch.int64)

@@ -23,7 +23,7 @@ from consilience.exchange.cohort import LocalWork
 from consilience.experiment import plan
 from consilience.kernels.descent import decoded
 from consilience.learning.batches import Pool
-from consilience.learning.solvers import SGD, Adam
+from consilience.learning.solvers import SGD, Adam, RMSprop
 from consilience.learning.task import mean_loss
 from consilience.types import State
 
@@ -125,6 +125,9 @@ def simulated(method: str, solver: dict[str, Any], batch: int = 8, hidden: tuple
         ("fedavg", PLAIN, 1),
         ("fedavg", {**MOMENTUM, "nesterov": True}, 7),
         ("fedavg", {"name": "adam", "lr": 0.01, "weight_decay": 0.1}, 5),
+        ("fedavg", {"name": "adamw", "lr": 0.01}, 5),
+        ("fedavg", {"name": "rmsprop", "momentum": 0.9}, 5),
+        ("fedavg", {"name": "nesterov"}, 5),
         ("fedavg", SWEPT, 8),
         ("fedprox", MOMENTUM, 8),
         ("fedprox", SWEPT, 8),
@@ -185,7 +188,9 @@ def train(client: Client, down: State) -> State:
     return client.train(down).model
 
 
-@pytest.mark.parametrize("solver", [SGD(0.1, momentum=0.9, weight_decay=0.01), Adam(0.1)])
+@pytest.mark.parametrize(
+    "solver", [SGD(0.1, momentum=0.9, weight_decay=0.01), Adam(0.1), RMSprop(0.1, centered=True)]
+)
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("module", ["mlp", "cnn", "batchnorm", "dropout", Tied(), Late()])
 def test_whatever_is_not_understood_stays(programs, federation, module, clip, solver):

@@ -16,7 +16,7 @@ from consilience.data.partitioners.iid import Iid as Iid
 from consilience.data.partitioners.shards import Shards as Shards
 from consilience.data.partitioners.shards_two_classes import ShardsTwoClasses as ShardsTwoClasses
 from consilience.data.partitioners.sizes import Sizes as Sizes
-from consilience.types import registry
+from consilience.plugins import registry
 
-PARTITIONERS = registry(globals(), Partitioner)
+PARTITIONERS = registry(globals(), Partitioner, "partition")
 """The partitioners, by the names that configurations use."""

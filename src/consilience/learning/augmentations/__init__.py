@@ -6,7 +6,7 @@ from consilience.learning.augmentations.base import Augmentation as Augmentation
 from consilience.learning.augmentations.base import Own as Own
 from consilience.learning.augmentations.crop import Crop as Crop
 from consilience.learning.augmentations.flip import Flip as Flip
-from consilience.types import registry
+from consilience.plugins import registry
 
-AUGMENTATIONS = registry(globals(), Augmentation)
+AUGMENTATIONS = registry(globals(), Augmentation, "augmentation")
 """The augmentations, by the names that configurations use."""
