@@ -15,6 +15,7 @@ from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.data.sets import SOURCES, Source
 from consilience.graphs import TOPOLOGIES, Topology
 from consilience.learning.solvers import SOLVERS, Solver
+from consilience.metrics import METRICS, Score
 from consilience.models import MODELS, ModelSpec
 from consilience.objectives import OBJECTIVES, Objective
 from consilience.rules import RULES, Rule
@@ -27,6 +28,7 @@ FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "data.partitioners": (Partitioner, PARTITIONERS),
     "graphs": (Topology, TOPOLOGIES),
     "learning.solvers": (Solver, SOLVERS),
+    "metrics": (Score, METRICS),
     "models": (ModelSpec, MODELS),
     "objectives": (Objective, OBJECTIVES),
     "rules": (Rule, RULES),

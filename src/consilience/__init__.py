@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from consilience.method import Composed as Composed
     from consilience.method import Method as Method
     from consilience.method import Parts as Parts
+    from consilience.metrics import *  # noqa: F403
     from consilience.objectives import *  # noqa: F403
     from consilience.objectives.base import Pass as Pass
     from consilience.problems import *  # noqa: F403
@@ -59,6 +60,7 @@ _HOMES = {
     "errors": ("UserError",),
     "experiment": ("Listener", "Result", "resume"),
     "method": ("Composed", "Method", "Parts"),
+    "metrics.base": ("Score",),
     "objectives.base": ("Pass",),
     "rules.base": ("Rule",),
     "transforms.base": ("Transform",),
@@ -68,6 +70,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = {
     "algorithms": "METHODS",
+    "metrics": "METRICS",
     "objectives": "OBJECTIVES",
     "problems": "PROBLEMS",
     "rules": "RULES",

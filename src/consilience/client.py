@@ -24,7 +24,7 @@ from consilience.problems.base import LOSS, ROWS, row_sums
 from consilience.problems.base import mean_loss as mean_of
 from consilience.types import Batch, Params, State
 
-Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
+Rows = Literal["train", "data", "batch", "samples", "holdout", "test"]
 """Which batches are meant.
 
 - `train`: those of local training;
@@ -32,7 +32,6 @@ Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
 - `batch`: the first batch of that pass;
 - `samples`: a pass over the training data in any batches, where only samples matter;
 - `holdout`: the held-out data;
-- `own`: the held-out data if there are any, else the training data;
 - `test`: the global test set.
 """
 

@@ -111,7 +111,7 @@ def test_every_client_is_listed_at_the_end(written: tuple[Config, Result], lines
     assert sorted((line["method"], line["seed"], line["client"]) for line in clients) == [
         (method, seed, client) for method in methods for seed in (0, 5) for client in range(4)
     ]
-    assert all(0 <= line["own_accuracy"] <= 1 and line["samples"] == 15 for line in clients)
+    assert all(0 <= line["train_accuracy"] <= 1 and line["samples"] == 15 for line in clients)
 
 
 def test_clients_that_are_not_evaluated_have_no_file(tmp_path: Path, configure: Callable[..., Config]):

@@ -28,6 +28,7 @@ from consilience.config.fields import (
     TopologyField,
     read_solver,
 )
+from consilience.config.metrics import MetricsField
 from consilience.config.options import first_problem, read_part
 from consilience.config.overrides import DEFAULT_PARTS
 from consilience.config.sections import (
@@ -37,6 +38,7 @@ from consilience.config.sections import (
     LocalSection,
     NetworkSection,
     Section,
+    TargetsByScore,
     read_data,
 )
 from consilience.data.dataset import Dataset
@@ -49,7 +51,7 @@ from consilience.errors import UserError, unknown
 from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
 
-WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "compare"})
+WHOLE_RUN = frozenset({"metrics", "name", "out", "targets", "note", "device", "memory", "compare"})
 """Keys that an item of `compare` cannot change."""
 
 
@@ -125,8 +127,14 @@ class Config(Section):
         "is ahead. Those of very large models never are.",
     )
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
-    targets: list[FiniteFloat] | None = Field(
-        None, description="Values of the problem's metric to reach; by default accuracies of 0.8 and 0.9."
+    metrics: MetricsField = Field(
+        default_factory=list,
+        description="Scores beside the problem's own: names, or functions as package.module:name.",
+    )
+    targets: list[FiniteFloat] | TargetsByScore | None = Field(
+        None,
+        description="Values of the problem's metric to reach, or such lists by the names of scores; "
+        "by default accuracies of 0.8 and 0.9.",
     )
     note: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         "", description="Printed under the table of results: what there is to see in it."

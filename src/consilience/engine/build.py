@@ -29,6 +29,7 @@ from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
+from consilience.metrics import Score, Whole
 from consilience.types import Batch, State
 
 STATES_PER_JOB = 12
@@ -134,6 +135,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
         network=scene.network,
         memory=scene.memory or usual_memory(scene.device),
         coordinates=scene.coordinates,
+        whole=tuple(one for one in scene.metrics if isinstance(one, Whole)),
         redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )
     return Simulation(world, method)
@@ -213,7 +215,9 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
 def _task(scene: Scene) -> Task:
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         low = scene.precision == "bf16"
-        return Task(scene.build(), scene.dtype, low=low, problem=scene.task_problem, l2=scene.l2)
+        counted = [one for one in scene.metrics if isinstance(one, Score)]
+        problem = scene.task_problem
+        return Task(scene.build(), scene.dtype, low=low, problem=problem, l2=scene.l2, metrics=counted)
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:

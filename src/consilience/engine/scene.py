@@ -17,6 +17,7 @@ from consilience.engine.network import Network
 from consilience.exchange.cohort import LocalWork
 from consilience.graphs.base import Topology
 from consilience.learning.coordinate import Coordinate
+from consilience.metrics import Score, Whole
 from consilience.problems import Problem
 
 ExecutorName = Literal["auto", "batched", "sequential"]
@@ -58,6 +59,8 @@ class Scene:
     """How many rounds are ahead."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters whose curvature and weight are recorded at every node of a graph."""
+    metrics: tuple[Score | Whole, ...] = ()
+    """Scores beside those of the problem."""
 
     @property
     def task_problem(self) -> Problem:

@@ -38,8 +38,9 @@ from consilience.experiment.records import (
     metrics_line,
 )
 from consilience.experiment.result import Listener, Result
+from consilience.problems import Problem
 from consilience.report.node_records import has_coordinates
-from consilience.report.summary import summarise
+from consilience.report.summary import Goals, summarise
 from consilience.types import State
 
 LOG = logging.getLogger("consilience")
@@ -162,8 +163,8 @@ class _Run:
             LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
         problem = self.arms[0].scene.task_problem  # all arms have one metric
         metric = problem.metric
-        targets = problem.targets if self.config.targets is None else tuple(self.config.targets)
-        summaries = summarise(self.records, targets, metric)
+        targets, goals = self._aims(problem)
+        summaries = summarise(self.records, targets, metric, goals=goals, clients=self.clients)
         digest = digest_of(self.records, self.clients, self.models)
         if self.folder:
             from consilience.experiment.drawing import draw  # matplotlib is slow to import
@@ -189,4 +190,14 @@ class _Run:
             digest,
             path,
             self.config.note,
+            goals,
         )
+
+    def _aims(self, problem: Problem) -> tuple[tuple[float, ...], Goals]:
+        """The values of the metric that are looked for, and the other scores with theirs."""
+        given = self.config.targets
+        named = given if isinstance(given, dict) else {problem.metric.name: given or []}
+        targets = problem.targets if given is None else tuple(named.get(problem.metric.name, ()))
+        own = [one.metric for one in self.arms[0].scene.metrics]
+        asked = [one for one in problem.all_metrics[1:] if one.name in named]
+        return targets, {one: tuple(named.get(one.name, ())) for one in (*own, *asked)}

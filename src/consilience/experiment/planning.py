@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from consilience.algorithm import Algorithm, Init
 from consilience.config import Config
 from consilience.config.entries import MethodChoice
+from consilience.config.metrics import made_for
 from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
@@ -19,7 +20,7 @@ from consilience.data.partitioners.base import Labels
 from consilience.engine.build import check
 from consilience.engine.memory import read_size
 from consilience.engine.scene import Scene
-from consilience.errors import UserError
+from consilience.errors import UserError, unknown
 from consilience.exchange.cohort import LocalWork
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.solvers import Solver
@@ -101,16 +102,21 @@ def plan(config: Config) -> list[Arm]:
     return arms
 
 
-def _check_targets(arms: Sequence[Arm], targets: Sequence[float]) -> None:
+def _check_targets(arms: Sequence[Arm], given: Sequence[float] | Mapping[str, Sequence[float]]) -> None:
     """Refuse settings whose scores cannot stand in one table, and targets that no score can reach."""
     metrics = {arm.scene.task_problem.metric: arm.setting for arm in arms}
     if len(metrics) > 1:
         scores = " and ".join(f"{metric.name} ({setting})" for metric, setting in metrics.items())
         raise UserError(f"the settings of a run must have one score to compare; these have {scores}")
     metric = next(iter(metrics))
-    for target in targets:
-        if metric.percent and not 0 < target <= 1:
-            raise UserError(f"targets: {metric.name} {target} is not in (0, 1]; write 0.9 for 90 %")
+    scene = arms[0].scene
+    known = {one.name: one for one in (*scene.task_problem.all_metrics, *(m.metric for m in scene.metrics))}
+    for name, targets in given.items() if isinstance(given, Mapping) else [(metric.name, given)]:
+        if name not in known:
+            raise unknown("score among targets", name, known)
+        for target in targets:
+            if known[name].percent and not 0 < target <= 1:
+                raise UserError(f"targets: {name} {target} is not in (0, 1]; write 0.9 for 90 %")
 
 
 def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
@@ -167,4 +173,5 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         compiled=None if config.compile == "auto" else config.compile == "always",
         rounds=config.rounds,
         coordinates=tuple(Coordinate.parse(text) for text in config.evaluate.coordinates),
+        metrics=made_for(config.metrics, config.problem or dataset.problem, dataset.outputs),
     )

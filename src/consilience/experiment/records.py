@@ -51,6 +51,7 @@ def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
             "samples": record.samples,
             "seconds": round(record.seconds / len(arm.variants), 6),  # a variant's share
             "dropped": list(record.dropped),
+            **({"diverged": True} if record.diverged else {}),
             **({"nodes": _rounded(record.nodes)} if record.nodes and arm.config.evaluate.nodes else {}),
         }
     )
