@@ -14,6 +14,7 @@ from consilience.algorithms import METHODS
 from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.data.sets import SOURCES, Source
 from consilience.graphs import TOPOLOGIES, Topology
+from consilience.learning.schedules import SCHEDULES, Schedule
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.metrics import METRICS, Score
 from consilience.models import MODELS, ModelSpec
@@ -27,6 +28,7 @@ FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "algorithms": (Algorithm, METHODS),
     "data.partitioners": (Partitioner, PARTITIONERS),
     "graphs": (Topology, TOPOLOGIES),
+    "learning.schedules": (Schedule, SCHEDULES),
     "learning.solvers": (Solver, SOLVERS),
     "metrics": (Score, METRICS),
     "models": (ModelSpec, MODELS),

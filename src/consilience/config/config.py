@@ -24,6 +24,7 @@ from consilience.config.fields import (
     ModelField,
     PartitionerField,
     ProblemField,
+    ScheduleField,
     SolverField,
     TopologyField,
     read_solver,
@@ -86,6 +87,9 @@ class Config(Section):
     rounds: int = Field(20, ge=1)
     local: LocalSection = Field(default_factory=lambda: LocalSection(epochs=1))
     solver: SolverField = Field(default_factory=lambda: read_solver(DEFAULT_PARTS["solver"]))
+    schedule: ScheduleField | None = Field(
+        None, description="How the solver's learning rate changes; by default it does not."
+    )
     topology: TopologyField = Field(
         default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
     )

@@ -15,6 +15,7 @@ from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.errors import UserError
 from consilience.graphs import TOPOLOGIES
 from consilience.graphs.base import Topology
+from consilience.learning.schedules import SCHEDULES, Schedule
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
 from consilience.problems import PROBLEMS, Problem
@@ -50,6 +51,17 @@ def read_solver(value: object) -> Sweep[Solver]:
     return read_sweep("solver", SOLVERS, value)
 
 
+def read_schedule(value: object) -> Sweep[Schedule]:
+    """The schedule, or several that differ in numbers, for an entry in a configuration or for an object."""
+    if isinstance(value, Sweep):
+        return value
+    if isinstance(value, Schedule):
+        if SCHEDULES.get(value.name) is not type(value):
+            return Sweep((value,), ("",), write_part(value))
+        value = write_part(value)
+    return read_sweep("schedule", SCHEDULES, value)
+
+
 def _read_methods(value: object) -> list[MethodChoice]:
     entries = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     choices = [read_method(entry) for entry in entries]
@@ -71,6 +83,12 @@ SolverField = Annotated[
     PlainValidator(read_solver),
     PlainSerializer(lambda sweep: sweep.written, return_type=dict),
     _Described(partial(part_schema, SOLVERS, sweep=True)),
+]
+ScheduleField = Annotated[
+    Sweep[Schedule],
+    PlainValidator(read_schedule),
+    PlainSerializer(lambda sweep: sweep.written, return_type=dict),
+    _Described(partial(part_schema, SCHEDULES, sweep=True)),
 ]
 MethodsField = Annotated[
     list[MethodChoice],

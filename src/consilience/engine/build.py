@@ -27,6 +27,7 @@ from consilience.graphs.base import Adjacency
 from consilience.learning import chain
 from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
+from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
 from consilience.metrics import Score, Whole
@@ -279,7 +280,8 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
     for algorithm, solver in variants:
         conditions = Conditions(
             graph=graph,
-            solver=solver,
+            solver=solver.inner if isinstance(solver, Scheduled) else solver,
+            stepwise=isinstance(solver, Scheduled) and solver.schedule.per == "step",
             epochs=scene.work.epochs,
             holdout=any(len(rows) > 0 for part in scene.partitions.values() for rows in part.holdouts),
             unreliable=scene.failure_rate > 0

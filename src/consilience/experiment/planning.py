@@ -23,6 +23,7 @@ from consilience.engine.scene import Scene
 from consilience.errors import UserError, unknown
 from consilience.exchange.cohort import LocalWork
 from consilience.learning.coordinate import Coordinate
+from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 
 
@@ -89,7 +90,7 @@ def plan(config: Config) -> list[Arm]:
             pairs = [
                 ((algorithm, solver), " ".join(filter(None, (choice.label, first, second))))
                 for algorithm, first in zip(choice.sweep.variants, choice.sweep.labels, strict=True)
-                for solver, second in zip(one.solver.variants, one.solver.labels, strict=True)
+                for solver, second in _solvers(one)
             ]
             variants, labels = zip(*pairs, strict=True)
             check(own_scene, variants)
@@ -100,6 +101,19 @@ def plan(config: Config) -> list[Arm]:
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"two methods would both be called {twice!r}; give one a label")
     return arms
+
+
+def _solvers(config: Config) -> list[tuple[Solver, str]]:
+    """The solvers of a setting, with their schedules, each with what tells it from the others."""
+    plain = list(zip(config.solver.variants, config.solver.labels, strict=True))
+    if config.schedule is None:
+        return plain
+    schedules = list(zip(config.schedule.variants, config.schedule.labels, strict=True))
+    return [
+        (Scheduled(solver, schedule.over(config.rounds)), " ".join(filter(None, (first, second))))
+        for solver, first in plain
+        for schedule, second in schedules
+    ]
 
 
 def _check_targets(arms: Sequence[Arm], given: Sequence[float] | Mapping[str, Sequence[float]]) -> None:
