@@ -93,8 +93,10 @@ class Config(Section):
     topology: TopologyField = Field(
         default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
     )
-    init: Init | None = Field(
-        None, description="How models start; by default common on a star and different on a graph."
+    init: Init | str | None = Field(
+        None,
+        description="How models start: common or different, by default common on a star and different on a "
+        "graph; or a file of weights (safetensors, or a state dict) with which all start.",
     )
     seeds: Annotated[
         list[Annotated[int, Field(ge=0)]],
@@ -167,11 +169,18 @@ class Config(Section):
         if self.participants > self.population:
             raise UserError(f"participation {self.participation} is more than the {self.population} clients")
         for choice in self.method:
-            if choice.init and self.init and choice.init != self.init:
+            if choice.init and self.common and choice.init != self.common:
                 raise UserError(f"{choice.label} means init: {choice.init}, but init is {self.init}")
             if choice.on_graph and self.topology.name == "star":
                 raise UserError(f"{choice.label} is fedavg on a graph; set topology, e.g. erdos_renyi")
         return self
+
+    @property
+    def common(self) -> Init | None:
+        """Whether models start alike, where `init` says so: with weights from a file they do."""
+        if self.init is None:
+            return None
+        return "different" if self.init == "different" else "common"
 
     @property
     def population(self) -> int:

@@ -30,6 +30,7 @@ from consilience.learning.randomness import Purpose, generator, torch_seed
 from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
+from consilience.learning.warm_start import warm_started
 from consilience.metrics import Score, Whole
 from consilience.types import Batch, State
 
@@ -71,7 +72,7 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     task = _task(scene)
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
-        model = task.weights_of(scene.build())
+        model = task.weights_of(_built(scene))
     _try(scene, task, model)
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
@@ -226,8 +227,13 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
     models = []
     for client in range(scene.population if scene.init == "different" else 1):
         with torch_seed(seed, Purpose.INITIAL_WEIGHTS, client):
-            models.append(task.weights_of(scene.build()))
+            models.append(task.weights_of(_built(scene)))
     return tree.map_leaves(lambda value: value.to(scene.device), tree.stack(models))
+
+
+def _built(scene: Scene) -> nn.Module:
+    """A model as a run starts with it."""
+    return scene.build() if scene.start is None else warm_started(scene.build(), scene.start)
 
 
 def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -40,6 +41,8 @@ class Scene:
     """How likely the upload of a client is lost in a round."""
     network: Network = field(default_factory=Network)
     init: Init = "common"
+    start: Path | None = None
+    """A file of weights from which all models start."""
     normalize: Normalisation = "half"
     executor: ExecutorName = "auto"
     lanes: int | None = None

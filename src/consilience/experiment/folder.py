@@ -165,7 +165,8 @@ class RunFolder:
         path = self.path / name
         if resumed and path.exists() and json.loads(path.read_text()) != json.loads(json.dumps(value)):
             raise UserError(
-                f"the data, their split or the graph are not those of {path}, so this run cannot go on"
+                f"the data, their split or the graph are not those of {path}, so this run cannot go on; "
+                "where it started from a file (init), that must be the same, too"
             )
         self.write_json(name, value)
 

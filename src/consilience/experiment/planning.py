@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -85,7 +86,9 @@ def plan(config: Config) -> list[Arm]:
             partitions[key] = split(one, datasets[name])
         scene = _scene(one, datasets[name], partitions[key])
         for choice in one.method:
-            init: Init = choice.init or one.init or ("different" if one.topology.name != "star" else "common")
+            init: Init = (
+                choice.init or one.common or ("different" if one.topology.name != "star" else "common")
+            )
             own_scene = replace(scene, init=init)
             pairs = [
                 ((algorithm, solver), " ".join(filter(None, (choice.label, first, second))))
@@ -175,6 +178,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         participation=config.participants,
         failure_rate=config.failure_rate,
         network=config.network.network(),
+        start=None if config.init in (None, "common", "different") else Path(str(config.init)),
         normalize=config.data.normalize,
         executor=config.executor,
         lanes=config.lanes,

@@ -20,6 +20,7 @@ from consilience.experiment.folder import (
     finite_line,
 )
 from consilience.experiment.planning import Arm
+from consilience.learning.warm_start import digest_of_file
 from consilience.report.node_records import Peers
 from consilience.types import State
 
@@ -81,6 +82,7 @@ def manifests(arms: list[Arm]) -> dict[str, Any]:
             "data": digests[id(scene.dataset)],
             "seeds": {str(seed): part.manifest() for seed, part in scene.partitions.items()},
             **({"graphs": graphs} if (graphs := _graphs(scene)) else {}),
+            **({"init": digest_of_file(scene.start)} if scene.start else {}),
         }
         for setting, scene in scenes.items()
     }
