@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from consilience.errors import UserError as UserError
     from consilience.experiment import Listener as Listener
     from consilience.experiment import Result as Result
+    from consilience.experiment import RoundState as RoundState
     from consilience.experiment import resume as resume
     from consilience.method import Composed as Composed
     from consilience.method import Method as Method
@@ -58,7 +59,7 @@ _HOMES = {
     "client": ("Client", "Trained"),
     "data.dataset": ("Dataset",),
     "errors": ("UserError",),
-    "experiment": ("Listener", "Result", "resume"),
+    "experiment": ("Listener", "Result", "RoundState", "resume"),
     "method": ("Composed", "Method", "Parts"),
     "metrics.base": ("Score",),
     "objectives.base": ("Pass",),

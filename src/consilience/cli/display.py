@@ -53,7 +53,12 @@ class _Clock(Listener):
             f"{self.left(arm, lines[0]['round']):.0f} s left",
         ]
         dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
-        return "  ".join(filter(None, facts)) + (f"  dropped {', '.join(dropped)}" if dropped else "")
+        stopped = [
+            f"{line['method']}, seed {line['seed']}: {line['stopped']}" for line in lines if "stopped" in line
+        ]
+        for label, notes in (("dropped", dropped), ("stopped", stopped)):
+            facts.append(f"{label} {', '.join(notes)}" if notes else "")
+        return "  ".join(filter(None, facts))
 
     def left(self, arm: Arm, number: int) -> float:
         """Seconds that the rest will take after a round if rounds go on as they went."""

@@ -42,6 +42,7 @@ from consilience.config.sections import (
     TargetsByScore,
     read_data,
 )
+from consilience.config.stopping import StopWhenField
 from consilience.data.dataset import Dataset
 from consilience.data.partitioners import PARTITIONERS
 from consilience.engine.build import resolve_executor
@@ -141,6 +142,9 @@ class Config(Section):
         None,
         description="Values of the problem's metric to reach, or such lists by the names of scores; "
         "by default accuracies of 0.8 and 0.9.",
+    )
+    stop_when: StopWhenField | None = Field(
+        None, description="What ends a run before its last round: scores that are enough, or patience."
     )
     note: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         "", description="Printed under the table of results: what there is to see in it."

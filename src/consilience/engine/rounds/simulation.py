@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import numpy as np
@@ -257,14 +257,14 @@ class Simulation:
         """The (replica, client) pairs of all clients that have data."""
         return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
 
-    def clients(self) -> list[dict[str, float | int]]:
-        """Every client's result, each score named by the rows on which it was taken.
+    def clients(self, replicas: Collection[int] | None = None) -> list[dict[str, float | int]]:
+        """Every client's result (of some replicas), each score named by the rows on which it was taken.
 
         own_: those that the client keeps back; NaN where there are none. train_: those that it trains on.
         test_: the global test set, where clients have models of their own. personal_ and personal_train_:
         the rows of own_ and train_, with a personalised client's own model.
         """
-        everyone = self._everyone()
+        everyone = [pair for pair in self._everyone() if replicas is None or pair[0] in replicas]
         results: list[dict[str, float | int]] = []
         for chunk in _chunks(len(everyone)):
             some = everyone[chunk]
