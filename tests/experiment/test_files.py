@@ -44,7 +44,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
     _, result = written
     assert result.path is not None
     files = {str(path.relative_to(result.path)) for path in result.path.rglob("*") if path.is_file()}
-    assert {file for file in files if not file.startswith((".", "models/"))} == {
+    assert {file for file in files if not file.startswith((".", "models/", "states/"))} == {
         "config.yaml",
         "metrics.jsonl",
         "clients.jsonl",
@@ -53,7 +53,8 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
         "checkpoint.safetensors",
         "partitions.json",
     }
-    assert sum(file.startswith("models/") for file in files) == 2
+    for folder in ("models/", "states/"):
+        assert sum(file.startswith(folder) for file in files) == 2
 
 
 def test_a_line_for_every_method_seed_and_round(

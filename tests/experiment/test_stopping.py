@@ -132,6 +132,18 @@ def test_a_function_sees_models_and_metrics_and_stops(configure: Callable[..., C
         assert torch.equal(value[0], whole.models["star fedavg"]["params"][name][0])
 
 
+def test_a_module_has_the_statistics_and_the_type_of_the_run(configure: Callable[..., Config]):
+    images = torch.rand(12, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    data = Dataset.from_arrays("noise", images[:8], torch.arange(8) % 2, images[8:], torch.arange(4) % 2)
+    modules: list[torch.nn.Module] = []
+    config = configure(data=data, model="fagh-cnn", clients=2, rounds=1, dtype="float64", local={"steps": 1})
+    result = experiment.run(config, on_round=lambda state: modules.append(state.module()))
+    (module,), final = modules, result.models["star fedavg"]
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, (final["params"] | final["buffers"])[name][0])
+    assert final["buffers"]
+
+
 def test_what_a_function_may_return(configure: Callable[..., Config]):
     with pytest.raises(UserError, match=r"on_round returned True; it must return None or \"stop\""):
         experiment.run(configure(), on_round=lambda state: True)

@@ -188,7 +188,7 @@ class RunFolder:
     def forget_states(self, rounds: int) -> None:
         """Delete the states of shorter runs, from which this one has gone on."""
         for path in (self.path / STATES).glob("*.safetensors"):
-            if not path.stem.endswith(f" {rounds}"):
+            if not path.stem.endswith(f"@{rounds}"):
                 path.unlink()
 
     def replace_lines(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -196,7 +196,7 @@ class RunFolder:
         atomic_write(self.path / name, "".join(json_line(line) + "\n" for line in lines).encode())
 
     def _state(self, label: str, rounds: int) -> Path:
-        return self.path / STATES / f"{quote(label, safe='=,+')} {rounds}.safetensors"
+        return self.path / STATES / f"{quote(label, safe='=,+')}@{rounds}.safetensors"
 
     def _models(self, label: str) -> Path:
         return self.path / MODELS / f"{quote(label, safe='=,+')}.safetensors"

@@ -62,6 +62,7 @@ class RoundState:
             module = self._build()
         chosen = tree.index(self.models, number)
         kept = {name: value.cpu() for name, value in (chosen["params"] | chosen["buffers"]).items()}
+        module = module.to(next(iter(chosen["params"].values())).dtype)
         module.load_state_dict(kept)
         return module.eval()
 
