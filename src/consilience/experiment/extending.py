@@ -12,6 +12,7 @@ from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 from consilience.experiment.execution import Functions, run
 from consilience.experiment.folder import CONFIG, RunFolder
+from consilience.experiment.planning import plan
 from consilience.experiment.result import Listener, Result
 
 LOG = logging.getLogger("consilience")
@@ -81,6 +82,8 @@ def _extend(folder: RunFolder, config: Config, longer: Config) -> None:
     """Let all arms begin again where they ended; their clients' results will be written anew."""
     checkpoint = folder.load_checkpoint()
     assert checkpoint is not None  # that of a complete run
+    for arm in plan(longer.resolved()):  # before anything is changed
+        folder.load_state(arm.name, config.rounds)
     begun = replace(checkpoint, arm=0, clients=0, state={}, base=config.rounds, rounds=longer.rounds)
     folder.save_checkpoint(begun)
     folder.write_config(longer.resolved().written())
