@@ -87,7 +87,7 @@ class Evil:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "there is no file"),
+        (None, "^init: expected common, different or a file of weights, and there is no file"),
         ("text", "neither safetensors nor a state dict"),
         (Evil(), "neither safetensors nor a state dict"),
         ([1, 2], "holds a list, not a state dict"),

@@ -46,8 +46,9 @@ def _readable(path: Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    path = _readable(path)
     try:
-        if _readable(path).suffix == ".safetensors":
+        if path.suffix == ".safetensors":
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError, ValueError) as error:
