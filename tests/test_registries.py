@@ -15,7 +15,9 @@ from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.data.sets import SOURCES, Source
 from consilience.graphs import TOPOLOGIES, Topology
 from consilience.learning.augmentations import AUGMENTATIONS, Augmentation
+from consilience.learning.schedules import SCHEDULES, Schedule
 from consilience.learning.solvers import SOLVERS, Solver
+from consilience.metrics import METRICS, Score
 from consilience.models import MODELS, ModelSpec
 from consilience.objectives import OBJECTIVES, Objective
 from consilience.plugins import registry
@@ -30,7 +32,9 @@ FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "data.partitioners": (Partitioner, PARTITIONERS),
     "graphs": (Topology, TOPOLOGIES),
     "learning.augmentations": (Augmentation, AUGMENTATIONS),
+    "learning.schedules": (Schedule, SCHEDULES),
     "learning.solvers": (Solver, SOLVERS),
+    "metrics": (Score, METRICS),
     "models": (ModelSpec, MODELS),
     "objectives": (Objective, OBJECTIVES),
     "rules": (Rule, RULES),

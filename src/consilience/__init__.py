@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from consilience.errors import UserError as UserError
     from consilience.experiment import Listener as Listener
     from consilience.experiment import Result as Result
+    from consilience.experiment import RoundState as RoundState
     from consilience.experiment import resume as resume
     from consilience.graphs.base import Graph as Graph
     from consilience.graphs.base import Topology as Topology
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from consilience.method import Composed as Composed
     from consilience.method import Method as Method
     from consilience.method import Parts as Parts
+    from consilience.metrics import *  # noqa: F403
     from consilience.models.spec import Classifier as Classifier
     from consilience.models.spec import ModelSpec as ModelSpec
     from consilience.objectives import *  # noqa: F403
@@ -66,10 +68,11 @@ _HOMES = {
     "data.partitioners.base": ("Partitioner",),
     "data.sets.base": ("Source",),
     "errors": ("UserError",),
-    "experiment": ("Listener", "Result", "resume"),
+    "experiment": ("Listener", "Result", "RoundState", "resume"),
     "graphs.base": ("Graph", "Topology"),
     "learning.solvers.base": ("Solver",),
     "method": ("Composed", "Method", "Parts"),
+    "metrics.base": ("Score",),
     "models.spec": ("Classifier", "ModelSpec"),
     "objectives.base": ("Objective", "Pass"),
     "problems.base": ("Metric", "Problem"),
@@ -82,6 +85,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = {
     "algorithms": "METHODS",
+    "metrics": "METRICS",
     "objectives": "OBJECTIVES",
     "problems": "PROBLEMS",
     "rules": "RULES",

@@ -103,14 +103,30 @@ def run(
 
 
 @app.command()
-def resume(path: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]) -> None:
-    """Continue a run from its last checkpoint."""
+def resume(
+    path: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")],
+    changes: Annotated[
+        list[str] | None, typer.Argument(help="More rounds, e.g. rounds=200.", metavar="[rounds=N]")
+    ] = None,
+) -> None:
+    """Continue a run from its last checkpoint; a complete one can be given more rounds."""
     from consilience import experiment
     from consilience.cli.display import display, show_result
 
     with _resumable(path):
-        result = experiment.resume(path, display())
+        result = experiment.resume(path, display(), rounds=_rounds(changes or []))
     show_result(result)
+
+
+def _rounds(changes: list[str]) -> int | None:
+    """The number of rounds that is asked for; nothing else can change once a run has begun."""
+    found = None
+    for change in changes:
+        key, _, value = change.partition("=")
+        if key != "rounds" or not value.isdigit():
+            raise UserError(f"{change!r}: a run that has begun takes no other change than e.g. rounds=200")
+        found = int(value)
+    return found
 
 
 @app.command()

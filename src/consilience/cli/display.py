@@ -15,7 +15,7 @@ from rich.text import Text
 from consilience.cli.screen import console
 from consilience.experiment import Arm, Listener, Result
 from consilience.experiment.folder import plots_of
-from consilience.report.table import comparison_table
+from consilience.report.table import clients_table, comparison_table
 from consilience.report.units import human_bytes
 
 
@@ -55,7 +55,12 @@ class _Clock(Listener):
             f"{self.left(arm, lines[0]['round']):.0f} s left",
         ]
         dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
-        return "  ".join(filter(None, facts)) + (f"  dropped {', '.join(dropped)}" if dropped else "")
+        stopped = [
+            f"{line['method']}, seed {line['seed']}: {line['stopped']}" for line in lines if "stopped" in line
+        ]
+        for label, notes in (("dropped", dropped), ("stopped", stopped)):
+            facts.append(f"{label} {', '.join(notes)}" if notes else "")
+        return "  ".join(filter(None, facts))
 
     def left(self, arm: Arm, number: int) -> float:
         """Seconds that the rest will take after a round if rounds go on as they went."""
@@ -117,7 +122,12 @@ class LiveDisplay(_Clock):
 def show_result(result: Result) -> None:
     """Print the comparison, the configuration's note on it, and where the files are."""
     screen = console()
-    screen.print(comparison_table(result.summaries, result.targets, result.metric))
+    screen.print(comparison_table(result.summaries, result.targets, result.metric, result.goals))
+    spreads = clients_table(result.summaries, result.metric)
+    if spreads is not None:
+        screen.print(spreads)
+    elif result.clients:
+        screen.print(f"clients' own {result.metric.name}: –  (nobody holds rows out: set partition.holdout)")
     if result.note:
         screen.print(Text(result.note))  # not markup: brackets are the user's
     if result.path is not None:

@@ -26,12 +26,14 @@ from consilience.config.fields import (
     ModelField,
     PartitionerField,
     ProblemField,
+    ScheduleField,
     SolverField,
     TopologyField,
     TrackersField,
     read_solver,
 )
 from consilience.config.hints import place_of
+from consilience.config.metrics import MetricsField
 from consilience.config.options import first_problem, read_part
 from consilience.config.overrides import DEFAULT_PARTS
 from consilience.config.own_data import with_clients
@@ -42,8 +44,10 @@ from consilience.config.sections import (
     LocalSection,
     NetworkSection,
     Section,
+    TargetsByScore,
     read_data,
 )
+from consilience.config.stopping import StopWhenField
 from consilience.data.dataset import Dataset
 from consilience.data.partitioners import PARTITIONERS
 from consilience.engine.build import resolve_executor
@@ -54,7 +58,9 @@ from consilience.errors import UserError, unknown
 from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
 
-WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "tracking", "compare"})
+WHOLE_RUN = frozenset(
+    {"metrics", "name", "out", "targets", "note", "device", "memory", "tracking", "compare"}
+)
 """Keys that an item of `compare` cannot change."""
 
 LOG = logging.getLogger("consilience")
@@ -103,11 +109,16 @@ class Config(Section):
     rounds: int = Field(20, ge=1)
     local: LocalSection = Field(default_factory=lambda: LocalSection(epochs=1))
     solver: SolverField = Field(default_factory=lambda: read_solver(DEFAULT_PARTS["solver"]))
+    schedule: ScheduleField | None = Field(
+        None, description="How the solver's learning rate changes; by default it does not."
+    )
     topology: TopologyField = Field(
         default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
     )
-    init: Init | None = Field(
-        None, description="How models start; by default common on a star and different on a graph."
+    init: Init | str | None = Field(
+        None,
+        description="How models start: common or different, by default common on a star and different on a "
+        "graph; or a file of weights (safetensors, or a state dict) with which all start.",
     )
     seeds: Annotated[
         list[Annotated[int, Field(ge=0)]],
@@ -141,8 +152,17 @@ class Config(Section):
         "is ahead. Those of very large models never are.",
     )
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
-    targets: list[FiniteFloat] | None = Field(
-        None, description="Values of the problem's metric to reach; by default accuracies of 0.8 and 0.9."
+    metrics: MetricsField = Field(
+        default_factory=list,
+        description="Scores beside the problem's own: names, or functions as package.module:name.",
+    )
+    targets: list[FiniteFloat] | TargetsByScore | None = Field(
+        None,
+        description="Values of the problem's metric to reach, or such lists by the names of scores; "
+        "by default accuracies of 0.8 and 0.9.",
+    )
+    stop_when: StopWhenField | None = Field(
+        None, description="What ends a run before its last round: scores that are enough, or patience."
     )
     note: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         "", description="Printed under the table of results: what there is to see in it."
@@ -174,11 +194,18 @@ class Config(Section):
         if self.participants > self.population:
             raise UserError(f"participation {self.participation} is more than the {self.population} clients")
         for choice in self.method:
-            if choice.init and self.init and choice.init != self.init:
+            if choice.init and self.common and choice.init != self.common:
                 raise UserError(f"{choice.label} means init: {choice.init}, but init is {self.init}")
             if choice.on_graph and self.topology.name == "star":
                 raise UserError(f"{choice.label} is fedavg on a graph; set topology, e.g. erdos_renyi")
         return self
+
+    @property
+    def common(self) -> Init | None:
+        """Whether models start alike, where `init` says so: with weights from a file they do."""
+        if self.init is None:
+            return None
+        return "different" if self.init == "different" else "common"
 
     @property
     def population(self) -> int:

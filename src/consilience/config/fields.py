@@ -16,6 +16,7 @@ from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.errors import UserError
 from consilience.graphs import TOPOLOGIES
 from consilience.graphs.base import Topology
+from consilience.learning.schedules import SCHEDULES, Schedule
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
 from consilience.plugins import name_of
@@ -58,6 +59,17 @@ def read_solver(value: object) -> Sweep[Solver]:
     return read_sweep("solver", SOLVERS, value)
 
 
+def read_schedule(value: object) -> Sweep[Schedule]:
+    """The schedule, or several that differ in numbers, for an entry in a configuration or for an object."""
+    if isinstance(value, Sweep):
+        return value
+    if isinstance(value, Schedule):
+        if SCHEDULES.get(value.name) is not type(value):
+            return Sweep((value,), ("",), write_part(value))
+        value = write_part(value)
+    return read_sweep("schedule", SCHEDULES, value)
+
+
 def _read_methods(value: object) -> list[MethodChoice]:
     entries = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     choices = [read_method(entry) for entry in entries]
@@ -90,6 +102,12 @@ TrackersField = Annotated[
     PlainValidator(_read_trackers),
     PlainSerializer(lambda trackers: [write_part(one) for one in trackers], return_type=list),
     _Described(lambda: {"anyOf": [part_schema(TRACKERS), {"type": "array", "items": part_schema(TRACKERS)}]}),
+]
+ScheduleField = Annotated[
+    Sweep[Schedule],
+    PlainValidator(read_schedule),
+    PlainSerializer(lambda sweep: sweep.written, return_type=dict),
+    _Described(partial(part_schema, SCHEDULES, sweep=True)),
 ]
 MethodsField = Annotated[
     list[MethodChoice],

@@ -15,6 +15,7 @@ DEFAULT_PARTS = {
     "problem": "classification",
     "model": "mlp",
     "solver": "sgd",
+    "schedule": "constant",
     "topology": "star",
 }
 """The keys that hold named parts, and the part each holds by default."""

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    FiniteFloat,
     PlainValidator,
     field_validator,
     model_validator,
@@ -22,6 +24,18 @@ from consilience.engine.network import Network
 from consilience.errors import UserError, unknown
 from consilience.learning.coordinate import Coordinate
 from consilience.plugins import is_reference, load
+
+TargetsByScore = dict[
+    str,
+    Annotated[
+        list[FiniteFloat],
+        BeforeValidator(
+            lambda value: value if isinstance(value, list) else [value],
+            json_schema_input_type=list[float] | float,
+        ),
+    ],
+]
+"""Values to reach, by the names of scores."""
 
 
 class Section(BaseModel):

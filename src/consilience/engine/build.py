@@ -29,8 +29,11 @@ from consilience.learning import chain
 from consilience.learning.augmentations.base import check as check_augmentations
 from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
+from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
+from consilience.learning.warm_start import warm_started
+from consilience.metrics import Score, Whole
 from consilience.types import Batch, State
 
 STATES_PER_JOB = 12
@@ -71,7 +74,7 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     task = _task(scene)
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
-        model = task.weights_of(scene.build())
+        model = task.weights_of(_built(scene))
     _try(scene, task, model)
     some = scene.dataset.inputs[:3]
     check_augmentations(scene.augment, some if _tokens(scene.dataset) else some.to(scene.dtype))
@@ -138,6 +141,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
         network=scene.network,
         memory=scene.memory or usual_memory(scene.device),
         coordinates=scene.coordinates,
+        whole=tuple(one for one in scene.metrics if isinstance(one, Whole)),
         redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )
     return Simulation(world, method)
@@ -217,12 +221,14 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
 def _task(scene: Scene) -> Task:
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         low = scene.precision == "bf16"
+        counted = [one for one in scene.metrics if isinstance(one, Score)]
         return Task(
             scene.build(),
             scene.dtype,
             low=low,
             problem=scene.task_problem,
             l2=scene.l2,
+            metrics=counted,
             padding=scene.dataset.padding,
             augment=scene.augment,
         )
@@ -233,8 +239,13 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
     models = []
     for client in range(scene.population if scene.init == "different" else 1):
         with torch_seed(seed, Purpose.INITIAL_WEIGHTS, client):
-            models.append(task.weights_of(scene.build()))
+            models.append(task.weights_of(_built(scene)))
     return tree.map_leaves(lambda value: value.to(scene.device), tree.stack(models))
+
+
+def _built(scene: Scene) -> nn.Module:
+    """A model as a run starts with it."""
+    return scene.build() if scene.start is None else warm_started(scene.build(), scene.start)
 
 
 def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
@@ -288,7 +299,8 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
     for algorithm, solver in variants:
         conditions = Conditions(
             graph=graph,
-            solver=solver,
+            solver=solver.inner if isinstance(solver, Scheduled) else solver,
+            stepwise=isinstance(solver, Scheduled) and solver.schedule.per == "step",
             epochs=scene.work.epochs,
             holdout=any(len(rows) > 0 for part in scene.partitions.values() for rows in part.holdouts),
             unreliable=scene.failure_rate > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -19,6 +20,7 @@ from consilience.exchange.cohort import LocalWork
 from consilience.graphs.base import Topology
 from consilience.learning.augmentations import Augmentation
 from consilience.learning.coordinate import Coordinate
+from consilience.metrics import Score, Whole
 from consilience.problems import Problem
 
 ExecutorName = Literal["auto", "batched", "sequential"]
@@ -41,6 +43,8 @@ class Scene:
     """How likely the upload of a client is lost in a round."""
     network: Network = field(default_factory=Network)
     init: Init = "common"
+    start: Path | None = None
+    """A file of weights from which all models start."""
     normalize: Normalisation = "auto"
     augment: tuple[Augmentation, ...] = ()
     """How the inputs of training batches are varied."""
@@ -64,6 +68,8 @@ class Scene:
     """How many rounds are ahead."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters whose curvature and weight are recorded at every node of a graph."""
+    metrics: tuple[Score | Whole, ...] = ()
+    """Scores beside those of the problem."""
 
     @property
     def task_problem(self) -> Problem:

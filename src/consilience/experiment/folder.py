@@ -25,7 +25,8 @@ from consilience.tracking import tensorboard
 Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
-CHECKPOINT, PARTITIONS, MODELS = "checkpoint.safetensors", "partitions.json", "models"
+CHECKPOINT, PARTITIONS = "checkpoint.safetensors", "partitions.json"
+MODELS, STATES = "models", "states"
 TRACKING = "tracking.json"
 """What tells a run apart for trackers."""
 NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
@@ -48,7 +49,11 @@ class Checkpoint:
     """Lines of the clients' results that belong to it."""
     state: dict[str, Tensor]
     config: str = ""
-    """A digest of the configuration."""
+    """A digest of the configuration, but for the number of rounds."""
+    rounds: int = 0
+    """How many rounds the run is to have."""
+    base: int = 0
+    """How many it had before it was given more: arms that have no state here begin with theirs of then."""
 
 
 class RunFolder:
@@ -77,7 +82,12 @@ class RunFolder:
         if existing == "overwrite":
             self._clear()
         self.path.mkdir(parents=True, exist_ok=True)
-        atomic_write(there, written.encode())
+        self.write_config(config)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Replace the configuration, atomically."""
+        written = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        atomic_write(self.path / CONFIG, written.encode())
 
     def _clear(self) -> None:
         """Delete the files of an earlier run, and nothing else that may lie there."""
@@ -85,7 +95,7 @@ class RunFolder:
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
         for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, TRACKING, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        for name in (MODELS, tensorboard.FOLDER):
+        for name in (MODELS, STATES, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
@@ -134,7 +144,8 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically."""
-        fields = {name: str(getattr(checkpoint, name)) for name in ("arm", "metrics", "clients", "config")}
+        names = ("arm", "metrics", "clients", "config", "rounds", "base")
+        fields = {name: str(getattr(checkpoint, name)) for name in names}
         atomic_write(self.path / CHECKPOINT, wire.encode_tensors(checkpoint.state, fields))
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -145,7 +156,8 @@ class RunFolder:
         try:
             state, fields = wire.decode_tensors(path.read_bytes())
             arm, metrics, clients = (int(fields[name]) for name in ("arm", "metrics", "clients"))
-            return Checkpoint(arm, metrics, clients, state, fields["config"])
+            rounds, base = (int(fields.get(name, 0)) for name in ("rounds", "base"))
+            return Checkpoint(arm, metrics, clients, state, fields["config"], rounds, base)
         except (wire.WireError, KeyError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
 
@@ -161,6 +173,34 @@ class RunFolder:
         except wire.WireError as error:
             raise UserError(f"{self._models(label)} is damaged: {error}") from None
 
+    def save_state(self, label: str, rounds: int, tensors: dict[str, Tensor]) -> None:
+        """Keep a method's whole state at the end of a run of so many rounds, from which it can go on."""
+        (self.path / STATES).mkdir(exist_ok=True)
+        atomic_write(self._state(label, rounds), wire.encode_tensors(tensors, {"label": label}))
+
+    def load_state(self, label: str, rounds: int) -> dict[str, Tensor]:
+        """A method's whole state at the end of a run of so many rounds."""
+        path = self._state(label, rounds)
+        if not path.exists():
+            raise UserError(f"{path} is missing, so this run cannot be given more rounds")
+        try:
+            return wire.decode_tensors(path.read_bytes())[0]
+        except wire.WireError as error:
+            raise UserError(f"{path} is damaged: {error}") from None
+
+    def forget_states(self, rounds: int) -> None:
+        """Delete the states of shorter runs, from which this one has gone on."""
+        for path in (self.path / STATES).glob("*.safetensors"):
+            if not path.stem.endswith(f"@{rounds}"):
+                path.unlink()
+
+    def replace_lines(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Replace a .jsonl file, atomically."""
+        atomic_write(self.path / name, "".join(json_line(line) + "\n" for line in lines).encode())
+
+    def _state(self, label: str, rounds: int) -> Path:
+        return self.path / STATES / f"{quote(label, safe='=,+')}@{rounds}.safetensors"
+
     def _models(self, label: str) -> Path:
         return self.path / MODELS / f"{quote(label, safe='=,+')}.safetensors"
 
@@ -169,7 +209,8 @@ class RunFolder:
         path = self.path / name
         if resumed and path.exists() and json.loads(path.read_text()) != json.loads(json.dumps(value)):
             raise UserError(
-                f"the data, their split or the graph are not those of {path}, so this run cannot go on"
+                f"the data, their split or the graph are not those of {path}, so this run cannot go on; "
+                "where it started from a file (init), that must be the same, too"
             )
         self.write_json(name, value)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ import torch
 from consilience.algorithm import Algorithm, Init
 from consilience.config import Config
 from consilience.config.entries import MethodChoice
+from consilience.config.metrics import made_for
 from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
@@ -20,10 +22,11 @@ from consilience.data.partitioners.base import Labels
 from consilience.engine.build import check
 from consilience.engine.memory import read_size
 from consilience.engine.scene import Scene
-from consilience.errors import UserError
+from consilience.errors import UserError, unknown
 from consilience.exchange.cohort import LocalWork
 from consilience.experiment.storing import is_streamed
 from consilience.learning.coordinate import Coordinate
+from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 
 
@@ -88,12 +91,14 @@ def plan(config: Config) -> list[Arm]:
             streamed[name, one.data.resident] = is_streamed(one, datasets[name])
         scene = _scene(one, datasets[name], partitions[key], streamed=streamed[name, one.data.resident])
         for choice in one.method:
-            init: Init = choice.init or one.init or ("different" if one.topology.name != "star" else "common")
+            init: Init = (
+                choice.init or one.common or ("different" if one.topology.name != "star" else "common")
+            )
             own_scene = replace(scene, init=init)
             pairs = [
                 ((algorithm, solver), " ".join(filter(None, (choice.label, first, second))))
                 for algorithm, first in zip(choice.sweep.variants, choice.sweep.labels, strict=True)
-                for solver, second in zip(one.solver.variants, one.solver.labels, strict=True)
+                for solver, second in _solvers(one)
             ]
             variants, labels = zip(*pairs, strict=True)
             check(own_scene, variants)
@@ -119,16 +124,34 @@ def roundings(arms: Sequence[Arm]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _check_targets(arms: Sequence[Arm], targets: Sequence[float]) -> None:
+def _solvers(config: Config) -> list[tuple[Solver, str]]:
+    """The solvers of a setting, with their schedules, each with what tells it from the others."""
+    plain = list(zip(config.solver.variants, config.solver.labels, strict=True))
+    if config.schedule is None:
+        return plain
+    schedules = list(zip(config.schedule.variants, config.schedule.labels, strict=True))
+    return [
+        (Scheduled(solver, schedule.over(config.rounds)), " ".join(filter(None, (first, second))))
+        for solver, first in plain
+        for schedule, second in schedules
+    ]
+
+
+def _check_targets(arms: Sequence[Arm], given: Sequence[float] | Mapping[str, Sequence[float]]) -> None:
     """Refuse settings whose scores cannot stand in one table, and targets that no score can reach."""
     metrics = {arm.scene.task_problem.metric: arm.setting for arm in arms}
     if len(metrics) > 1:
         scores = " and ".join(f"{metric.name} ({setting})" for metric, setting in metrics.items())
         raise UserError(f"the settings of a run must have one score to compare; these have {scores}")
     metric = next(iter(metrics))
-    for target in targets:
-        if metric.percent and not 0 < target <= 1:
-            raise UserError(f"targets: {metric.name} {target} is not in (0, 1]; write 0.9 for 90 %")
+    scene = arms[0].scene
+    known = {one.name: one for one in (*scene.task_problem.all_metrics, *(m.metric for m in scene.metrics))}
+    for name, targets in given.items() if isinstance(given, Mapping) else [(metric.name, given)]:
+        if name not in known:
+            raise unknown("score among targets", name, known)
+        for target in targets:
+            if known[name].percent and not 0 < target <= 1:
+                raise UserError(f"targets: {name} {target} is not in (0, 1]; write 0.9 for 90 %")
 
 
 def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
@@ -179,6 +202,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *
         participation=config.participants,
         failure_rate=config.failure_rate,
         network=config.network.network(),
+        start=None if config.init in (None, "common", "different") else Path(str(config.init)),
         normalize=config.data.normalize,
         streamed=streamed,
         augment=config.augment,
@@ -193,4 +217,5 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *
         compiled=None if config.compile == "auto" else config.compile == "always",
         rounds=config.rounds,
         coordinates=tuple(Coordinate.parse(text) for text in config.evaluate.coordinates),
+        metrics=made_for(config.metrics, config.problem or dataset.problem, dataset.outputs),
     )

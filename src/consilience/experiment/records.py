@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from consilience.experiment.folder import (
     finite_line,
 )
 from consilience.experiment.planning import Arm
+from consilience.learning.warm_start import digest_of_file
 from consilience.report.node_records import Peers
 from consilience.types import State
 
@@ -51,9 +52,42 @@ def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
             "samples": record.samples,
             "seconds": round(record.seconds / len(arm.variants), 6),  # a variant's share
             "dropped": list(record.dropped),
+            **({"diverged": True} if record.diverged else {}),
             **({"nodes": _rounded(record.nodes)} if record.nodes and arm.config.evaluate.nodes else {}),
         }
     )
+
+
+UNSCORED = frozenset(
+    {"setting", "method", "seed", "round", "train_loss", "bytes_up", "bytes_down", "traffic", "messages"}
+    | {"samples", "seconds", "dropped", "diverged"}
+)
+"""What a line of the metrics has, whether models were evaluated in its round or not."""
+
+
+def of_longer_run(records: Sequence[dict[str, Any]], arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    """The lines of a run that was given more rounds, as one would have them that had all from the beginning.
+
+    They stand in the order of arms, and what was once the last round was evaluated only where its turn was.
+    """
+    place = {
+        (arm.setting, *arm.who(replica)): number
+        for number, arm in enumerate(arms)
+        for replica in range(len(arm.variants) * len(arm.scene.seeds))
+    }
+
+    def who(line: Mapping[str, Any]) -> tuple[str, str, int]:
+        return line["setting"], line["method"], line["seed"]
+
+    last = {who(line): line["round"] for line in records}
+    every = [arm.config.evaluate.every for arm in arms]
+    kept = [
+        line
+        if line["round"] % every[place[who(line)]] == 0 or line["round"] == last[who(line)]
+        else {key: value for key, value in line.items() if key in UNSCORED}
+        for line in records
+    ]
+    return sorted(kept, key=lambda line: place[who(line)])
 
 
 def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:
@@ -83,6 +117,7 @@ def manifests(arms: list[Arm]) -> dict[str, Any]:
             "data": digests[id(scene.dataset)],
             "seeds": {str(seed): part.manifest() for seed, part in scene.partitions.items()},
             **({"graphs": graphs} if (graphs := _graphs(scene)) else {}),
+            **({"init": digest_of_file(scene.start)} if scene.start else {}),
         }
         for setting, scene in scenes.items()
     }

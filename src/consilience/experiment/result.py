@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from consilience.errors import UserError
 from consilience.experiment.planning import Arm
 from consilience.problems import Metric
-from consilience.report.summary import MethodSummary
+from consilience.report.summary import Goals, MethodSummary
 from consilience.types import State
 
 
@@ -37,6 +37,8 @@ class Result:
     """Where the files of the run are; None where none were written."""
     note: str = ""
     """What the configuration says there is to see."""
+    goals: Goals = field(default_factory=dict)
+    """The scores beside the metric that were asked for, and the values of them that were looked for."""
 
     def __repr__(self) -> str:
         finals = ", ".join(f"{s.setting} {s.method}: {s.final_mean}" for s in self.summaries)
@@ -46,6 +48,12 @@ class Result:
     def score(self) -> float | None:
         """The first method's mean final metric on the test set; None where it diverged."""
         return self.summaries[0].final_mean
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """The first method's mean final scores on the test set: the metric and those asked for beside it."""
+        first = self.summaries[0]
+        return {self.metric.name: first.final_mean, **{k: one["mean"] for k, one in first.scores.items()}}
 
     @property
     def accuracy(self) -> float | None:

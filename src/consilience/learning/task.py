@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import NamedTuple, cast
@@ -15,6 +15,7 @@ from consilience import tree
 from consilience.learning.augmentations.base import Augmentation, augmented
 from consilience.learning.layers import KEY, ROWS, KeyedDropout, RowBatchNorm, convert, skeleton
 from consilience.learning.masking import Masking
+from consilience.metrics import Score
 from consilience.models.spec import Classifier
 from consilience.problems import Classification, Problem
 from consilience.torch_internals import called
@@ -59,6 +60,7 @@ class Task:
         low: Whether products in training take inputs rounded to bfloat16.
         problem: What is to be learned; by default classification.
         l2: The weight of `|params|^2 / 2`, which is part of the loss that is minimised.
+        metrics: Scores beside those of the problem, counted with them.
         padding: The token that fills up sequences, of which modules that ask for a mask are told.
         augment: How the inputs of training batches are varied.
     """
@@ -71,10 +73,11 @@ class Task:
         low: bool = False,
         problem: Problem | None = None,
         l2: float = 0.0,
+        metrics: Sequence[Score] = (),
         padding: int | None = None,
         augment: tuple[Augmentation, ...] = (),
     ) -> None:
-        self.augment = augment
+        self.metrics, self.augment = tuple(metrics), augment
         self.dtype, self.low, self.problem, self.l2 = dtype, low, problem or Classification(), l2
         converted = convert(module).to(dtype=dtype)
         # Skeletons: a task is structure, and structure needs no memory.
@@ -166,13 +169,31 @@ class Task:
     def tally(self, model: State, batch: Batch) -> Params:
         """The problem's sums over a batch, from which scores follow; in evaluation mode."""
         prediction = self.forward(model, batch, training=False).prediction
-        return self.problem.tally(prediction, batch.targets, batch.weight)
+        return self._tally(prediction, batch)
+
+    def _tally(self, prediction: Tensor, batch: Batch) -> Params:
+        given = (prediction, batch.targets, batch.weight)
+        more = {
+            f"{one.metric.name}.{name}": value
+            for one in self.metrics
+            for name, value in one.tally(*given).items()
+        }
+        return {**self.problem.tally(*given), **more}
+
+    def scores(self, sums: Params) -> dict[str, Tensor]:
+        """The named scores of the problem and those beside them, from sums with any leading axes."""
+        found = self.problem.scores(sums)
+        for one in self.metrics:
+            prefix = f"{one.metric.name}."
+            own = {n.removeprefix(prefix): value for n, value in sums.items() if n.startswith(prefix)}
+            found[one.metric.name] = one.score(own)
+        return found
 
     def blank_tally(self, like: Batch) -> Params:
         """Sums over no rows, in the form of those for a batch of one row such as this."""
         shape = self.trace(like.inputs.shape, like.inputs.dtype).prediction
         prediction = torch.zeros(shape, dtype=self.dtype, device=like.inputs.device)
-        return self.problem.tally(prediction, like.targets, torch.zeros_like(like.weight))
+        return self._tally(prediction, like._replace(weight=torch.zeros_like(like.weight)))
 
 
 class _WithFeatures(nn.Module):

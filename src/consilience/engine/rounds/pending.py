@@ -36,6 +36,8 @@ class Record:
     """Wall-clock time of the round, all replicas together."""
     dropped: tuple[str, ...]
     """Which clients were missing, and why."""
+    diverged: bool = False
+    """Whether nobody's upload was sound, though some clients worked."""
     scores: dict[str, float] = field(default_factory=dict)
     """The problem's scores, e.g. test_accuracy and test_loss; of many models the spread of its metric."""
     nodes: dict[str, list[float]] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class Pending:
             samples=int(sum(told.logged("rows", replica) for told in self.told)),
             seconds=seconds,
             dropped=_dropped(self.told, replica, self.world.replicas[replica].name),
+            diverged=any(_all_rejected(told, replica) for told in self.told),
             scores=scores,
             nodes=nodes,
         )
@@ -123,6 +126,12 @@ def _train_loss(told: Sequence[Told], replica: int) -> float | None:
     """The mean loss over all samples of all local steps, without rejected clients."""
     loss, rows = (sum(one.logged(name, replica, sound=True) for one in told) for name in ("loss", "rows"))
     return loss / rows if rows else None
+
+
+def _all_rejected(told: Told, replica: int) -> bool:
+    """Whether clients of a replica worked, and none of them made anything finite."""
+    rows = told.rows_of(replica)
+    return len(rows) > 0 and not told.arrived[rows].any()
 
 
 def _dropped(told: Sequence[Told], replica: int, name: Callable[[int], str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm
 from consilience.engine.rounds.cast import Cast, cohort_of, everyone
-from consilience.engine.rounds.evaluation import Scored, score_on_own_data, score_on_test
+from consilience.engine.rounds.evaluation import Scored, score_on_holdout, score_on_test, score_on_training
 from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
@@ -27,7 +27,7 @@ from consilience.exchange.address import Address
 from consilience.exchange.traffic import Traffic
 from consilience.problems import Metric
 from consilience.transfer import to_device
-from consilience.types import IntArray, State
+from consilience.types import Floats, IntArray, State
 
 LOG = logging.getLogger("consilience")
 
@@ -225,11 +225,14 @@ class Simulation:
             )
         if self._both_models:
             everyone = self._everyone()
+            holding = [pair for pair in everyone if self._holds_out(pair)]
+            score, chosen = (score_on_holdout, holding) if holding else (score_on_training, everyone)
             found = [
-                score_on_own_data(self.world, self.models(everyone[some], own=True), everyone[some])
-                for some in _chunks(len(everyone))
+                score(self.world, self.models(chosen[some], own=True), chosen[some])
+                for some in _chunks(len(chosen))
             ]
-            scored.append(Scored("personal_", everyone, found, self._metric, many=True))
+            prefix = "personal_" if holding else "personal_train_"
+            scored.append(Scored(prefix, chosen, found, self._metric, many=True))
         return scored
 
     def _on_test(
@@ -256,32 +259,53 @@ class Simulation:
         """The (replica, client) pairs of all clients that have data."""
         return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
 
-    def clients(self) -> list[dict[str, float | int]]:
-        """Every client's result: on its own data and, where it has a model of its own, on the test set."""
-        everyone = self._everyone()
+    def clients(self, replicas: Collection[int] | None = None) -> list[dict[str, float | int]]:
+        """Every client's result (of some replicas), each score named by the rows on which it was taken.
+
+        own_: those that the client keeps back; NaN where there are none. train_: those that it trains on.
+        test_: the global test set, where clients have models of their own. personal_ and personal_train_:
+        the rows of own_ and train_, with a personalised client's own model.
+        """
+        everyone = [pair for pair in self._everyone() if replicas is None or pair[0] in replicas]
         results: list[dict[str, float | int]] = []
         for chunk in _chunks(len(everyone)):
             some = everyone[chunk]
             models = self.models(some)
-            own = score_on_own_data(self.world, models, some)
-            alone = self.world.graph or self._own_models
-            test = score_on_test(self.world, models, some) if alone else None
-            personal = (
-                score_on_own_data(self.world, self.models(some, own=True), some)
-                if self._both_models
-                else None
-            )
-            kinds = {"own": own(), "test": test and test(), "personal": personal and personal()}
+            kinds = self._on_own_rows("", models, some)
+            if self.world.graph or self._own_models:
+                kinds["test_"] = score_on_test(self.world, models, some)()
+            if self._both_models:
+                kinds |= self._on_own_rows("personal_", self.models(some, own=True), some)
             for i, (replica, client) in enumerate(some):
+                which = self.world.replicas[replica]
                 result: dict[str, float | int] = {
                     "replica": replica,
                     "client": client,
-                    "samples": len(self.world.replicas[replica].shards[client]),
+                    "samples": len(which.shards[client]),
+                    "held_out": len(which.holdouts[client]),
                 }
                 for kind, scores in kinds.items():
-                    result |= {f"{kind}_{name}": float(values[i]) for name, values in (scores or {}).items()}
+                    result |= {f"{kind}{name}": float(values[i]) for name, values in scores.items()}
                 results.append(result)
         return results
+
+    def _on_own_rows(
+        self, prefix: str, models: State, pairs: list[tuple[int, int]]
+    ) -> dict[str, Mapping[str, Floats]]:
+        """Scores on the rows that clients train on, and on those that they keep back."""
+        train = score_on_training(self.world, models, pairs)()
+        holding = [place for place, pair in enumerate(pairs) if self._holds_out(pair)]
+        kept = {name: np.full(len(pairs), np.nan) for name in train}
+        if holding:
+            chosen = tree.index(models, to_device(holding, self.world.device))
+            for name, values in score_on_holdout(self.world, chosen, [pairs[i] for i in holding])().items():
+                kept[name][holding] = values
+        return {prefix or "own_": kept, f"{prefix}train_": train}
+
+    def _holds_out(self, pair: tuple[int, int]) -> bool:
+        """Whether a (replica, client) pair keeps rows back."""
+        replica, client = pair
+        return len(self.world.replicas[replica].holdouts[client]) > 0
 
     def snapshot(self) -> State:
         """Everything that later rounds depend on."""
