@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Conditions
@@ -28,7 +30,7 @@ from consilience.learning import chain
 from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
 from consilience.learning.solvers import Solver
-from consilience.learning.task import Task
+from consilience.learning.task import Task, digest_of
 from consilience.types import Batch, State
 
 STATES_PER_JOB = 12
@@ -66,10 +68,10 @@ have products that are large enough alone.
 
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Raise a UserError that says why a simulation would be refused, if it would be, without making it."""
-    task = _task(scene)
+    task = _task(scene, torch.device("cpu"))
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
-        model = task.weights_of(scene.build())
+        model = task.weights_of(_module(scene))
     _try(scene, task, model)
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
@@ -82,22 +84,56 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
 def _try(scene: Scene, task: Task, model: State) -> None:
     """Refuse a model that does not take the data, or does not give what the problem asks for."""
     data = scene.dataset
-    inputs = data.inputs[:1] if _tokens(data) else data.inputs[:1].to(scene.dtype)
+    inputs = _row(scene)
     row = Batch(
         inputs, data.targets[:1], torch.ones(1, dtype=scene.dtype), torch.zeros((), dtype=torch.int64)
     )
     try:
         prediction = task.forward(model, row, training=False).prediction
         losses = task.loss(prediction, row.targets)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        kind = f"{str(inputs.dtype).removeprefix('torch.')} {list(data.shape)}"
-        why = " ".join(str(error).split())
-        hint = "; whole numbers are taken for tokens: give floats if they are none" if _tokens(data) else ""
+    except _UNFIT as error:
+        raise _unfit(scene, error) from error
+    if losses.shape != (1,) or prediction.shape[-1] != data.outputs:
         raise UserError(
-            f"the model does not fit {task.problem.name} of {kind} inputs: {why:.160}{hint}"
-        ) from None
-    if losses.shape != (1,):
-        raise UserError(f"the model gives {list(prediction.shape)}, not what {task.problem.name} asks for")
+            f"the model gives {list(prediction.shape[1:])} numbers for a row, and {task.problem.name} of "
+            f"these data asks for {data.outputs}{'' if prediction.ndim == 2 else ' at each place'}"
+        )
+
+
+_UNFIT = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
+"""What a model raises that does not take the data."""
+
+
+def _unfit(scene: Scene, error: Exception) -> UserError:
+    """What to say of a model that does not take the data."""
+    if isinstance(error, UserError):
+        return error
+    data, problem = scene.dataset, scene.task_problem.name
+    kind = f"{str(_row(scene).dtype).removeprefix('torch.')} {list(data.shape)}"
+    why = " ".join(str(error).split())
+    hint = "; whole numbers are taken for tokens: give floats if they are none" if _tokens(data) else ""
+    return UserError(f"the model does not fit {problem} of {kind} inputs: {why:.160}{hint}")
+
+
+def _row(scene: Scene) -> Tensor:
+    """One input, as it lies in the data, in the type in which models take it."""
+    first = scene.dataset.inputs[:1]
+    return first if _tokens(scene.dataset) else first.to(scene.dtype)
+
+
+def _module(scene: Scene) -> nn.Module:
+    """A model, whose lazy layers know their sizes."""
+    module = scene.build()
+    if not any(isinstance(value, UninitializedParameter) for value in module.parameters()):
+        return module
+    module = copy.deepcopy(module).to(scene.dtype)  # one that was given stays as it is
+    training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()(_row(scene))
+    except _UNFIT as error:
+        raise _unfit(scene, error) from error
+    return module.train(training)
 
 
 def _tokens(data: Dataset) -> bool:
@@ -109,7 +145,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
 
     A replica is one seed of one variant. They are ordered by variant, then by seed.
     """
-    task = _task(scene)
+    task = _task(scene, scene.device)
     variants = _fitted(scene.dataset, task, variants)
     replicas = _replicas(scene, len(variants))
     method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
@@ -210,10 +246,24 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
     return "batched" if name == "auto" else name
 
 
-def _task(scene: Scene) -> Task:
-    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
-        low = scene.precision == "bf16"
-        return Task(scene.build(), scene.dtype, low=low, problem=scene.task_problem, l2=scene.l2)
+def _task(scene: Scene, device: torch.device) -> Task:
+    # Weights that are trained are thrown away here, and those that are not belong to no seed.
+    with torch_seed(0, Purpose.FROZEN_WEIGHTS):
+        module = _module(scene)
+    low, problem = scene.precision == "bf16", scene.task_problem
+    return Task(module, scene.dtype, low=low, problem=problem, l2=scene.l2, device=device)
+
+
+def model_digest(scene: Scene, *, weights: bool) -> str:
+    """A digest of the model's architecture and of what is not trained; of all weights where these are given.
+
+    Args:
+        scene: The setting.
+        weights: Whether models come with weights, and are not drawn.
+    """
+    task = _task(scene, torch.device("cpu"))
+    started = tree.flatten(task.weights_of(_module(scene))) if weights else {}
+    return digest_of({**tree.flatten({"frozen": task.frozen}), **started}, task.form)
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:
@@ -221,7 +271,7 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
     models = []
     for client in range(scene.population if scene.init == "different" else 1):
         with torch_seed(seed, Purpose.INITIAL_WEIGHTS, client):
-            models.append(task.weights_of(scene.build()))
+            models.append(task.weights_of(_module(scene)))
     return tree.map_leaves(lambda value: value.to(scene.device), tree.stack(models))
 
 

@@ -36,6 +36,7 @@ from consilience.experiment.records import (
     environment_of,
     manifests,
     metrics_line,
+    models_digest,
 )
 from consilience.experiment.result import Listener, Result
 from consilience.report.node_records import has_coordinates
@@ -83,6 +84,7 @@ class _Run:
         self.models: dict[str, State] = {}
         written = json.dumps(config.written(), sort_keys=True)
         self.config_digest = hashlib.sha256(written.encode()).hexdigest()
+        self.model_digest = models_digest(arms) if folder else ""
 
     def execute(self) -> Result:
         checkpoint = self._recover()
@@ -105,6 +107,11 @@ class _Run:
         checkpoint = self.folder.load_checkpoint()
         if checkpoint and checkpoint.config != self.config_digest:
             raise UserError(f"{self.folder.path} was made with another configuration; restore its {CONFIG}")
+        if checkpoint and checkpoint.model != self.model_digest:
+            raise UserError(
+                f"{self.folder.path} was made with another model: its layers, or the weights that are not "
+                "trained, differ from this one's"
+            )
         self.records = self.folder.truncate(METRICS, checkpoint.metrics if checkpoint else 0)
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
@@ -154,7 +161,9 @@ class _Run:
     def _checkpoint(self, arm: int, state: dict[str, torch.Tensor]) -> None:
         if self.folder:
             self.folder.save_checkpoint(
-                Checkpoint(arm, len(self.records), len(self.clients), state, self.config_digest)
+                Checkpoint(
+                    arm, len(self.records), len(self.clients), state, self.config_digest, self.model_digest
+                )
             )
 
     def _conclude(self) -> Result:

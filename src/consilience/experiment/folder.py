@@ -25,6 +25,7 @@ Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS, MODELS = "checkpoint.safetensors", "partitions.json", "models"
+CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model")
 NODE_PLOT, MAP, COORDINATE_PLOT = "nodes.png", "map.png", "coordinates.png"
 
 
@@ -46,6 +47,8 @@ class Checkpoint:
     state: dict[str, Tensor]
     config: str = ""
     """A digest of the configuration."""
+    model: str = ""
+    """A digest of the architecture and of the parameters that are not trained, which it does not hold."""
 
 
 class RunFolder:
@@ -130,7 +133,7 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically."""
-        fields = {name: str(getattr(checkpoint, name)) for name in ("arm", "metrics", "clients", "config")}
+        fields = {name: str(getattr(checkpoint, name)) for name in CHECKPOINT_FIELDS}
         atomic_write(self.path / CHECKPOINT, wire.encode_tensors(checkpoint.state, fields))
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -141,7 +144,7 @@ class RunFolder:
         try:
             state, fields = wire.decode_tensors(path.read_bytes())
             arm, metrics, clients = (int(fields[name]) for name in ("arm", "metrics", "clients"))
-            return Checkpoint(arm, metrics, clients, state, fields["config"])
+            return Checkpoint(arm, metrics, clients, state, fields["config"], fields["model"])
         except (wire.WireError, KeyError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
 

@@ -23,6 +23,7 @@ from consilience.errors import UserError
 from consilience.exchange.cohort import LocalWork
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.solvers import Solver
+from consilience.models.own import OwnModel
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,7 @@ def plan(config: Config) -> list[Arm]:
             partitions[key] = split(one, datasets[name])
         scene = _scene(one, datasets[name], partitions[key])
         for choice in one.method:
-            init: Init = choice.init or one.init or ("different" if one.topology.name != "star" else "common")
-            own_scene = replace(scene, init=init)
+            own_scene = replace(scene, init=_init(one, choice))
             pairs = [
                 ((algorithm, solver), " ".join(filter(None, (choice.label, first, second))))
                 for algorithm, first in zip(choice.sweep.variants, choice.sweep.labels, strict=True)
@@ -99,6 +99,19 @@ def plan(config: Config) -> list[Arm]:
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"two methods would both be called {twice!r}; give one a label")
     return arms
+
+
+def _init(config: Config, choice: MethodChoice) -> Init:
+    """How models start: on a graph each with weights of its own, unless they come with weights."""
+    fixed = isinstance(config.model, OwnModel) and config.model.fixed
+    usual: Init = "common" if fixed or config.topology.name == "star" else "different"
+    init = choice.init or config.init or usual
+    if fixed and init == "different":
+        raise UserError(
+            f"init: different needs a model that is made anew for every node: {config.model.name} comes with "
+            "its weights, so give its class or a function"
+        )
+    return init
 
 
 def _check_targets(arms: Sequence[Arm], targets: Sequence[float]) -> None:
