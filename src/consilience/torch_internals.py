@@ -269,6 +269,13 @@ def in_memory(value: Tensor) -> Tensor:
     return value.as_strided(value.shape, value.stride())
 
 
+weight_normalised = torch._weight_norm
+"""What `torch.nn.utils.parametrizations.weight_norm` calls.
+
+Relied on: of directions, lengths and an axis it gives lengths times directions of norm 1 over all other axes.
+Promised: nothing.
+"""
+
 # Modules
 
 BatchNorm = _BatchNorm

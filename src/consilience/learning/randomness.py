@@ -51,9 +51,10 @@ def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
 @contextmanager
 def seeded(key: Tensor) -> Iterator[None]:
     """A context in which torch's generators follow from a key; afterwards they are as before."""
-    devices = [key.device] if key.is_cuda else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(int(key))
+    with torch.random.fork_rng(devices=[key.device.index] if key.is_cuda else []):
+        torch.default_generator.manual_seed(int(key))
+        if key.is_cuda:
+            torch.cuda.manual_seed(int(key))
         yield
 
 

@@ -39,7 +39,7 @@ class LSTM(nn.LSTM):
             with_current_weights(self)
             return super().forward(input, hx)
         widths = (self.proj_size or self.hidden_size, self.hidden_size)
-        return _run(self, _lstm, input, hx, widths=widths)
+        return _run(self, lstm, input, hx, widths=widths)
 
 
 class GRU(nn.GRU):
@@ -51,7 +51,7 @@ class GRU(nn.GRU):
             with_current_weights(self)
             return super().forward(input, hx)
         given = None if hx is None else (hx,)
-        outputs, (last,) = _run(self, _gru, input, given, widths=(self.hidden_size,))
+        outputs, (last,) = _run(self, gru, input, given, widths=(self.hidden_size,))
         return outputs, last
 
 
@@ -64,25 +64,45 @@ class RNN(nn.RNN):
             with_current_weights(self)
             return super().forward(input, hx)
         given = None if hx is None else (hx,)
-        outputs, (last,) = _run(self, _elman(self.nonlinearity), input, given, widths=(self.hidden_size,))
+        outputs, (last,) = _run(self, elman(self.nonlinearity), input, given, widths=(self.hidden_size,))
         return outputs, last
 
 
-def _lstm(given: Tensor, recalled: Tensor, memory: Memory) -> Memory:
+def lstm(given: Tensor, recalled: Tensor, memory: Memory) -> Memory:
+    """The cell of Hochreiter and Schmidhuber (1997), which may forget (Gers et al. 2000)."""
     enter, forget, candidate, leave = (given + recalled).chunk(4, -1)
     cell = forget.sigmoid() * memory[1] + enter.sigmoid() * candidate.tanh()
     return leave.sigmoid() * cell.tanh(), cell
 
 
-def _gru(given: Tensor, recalled: Tensor, memory: Memory) -> Memory:
+def gru(given: Tensor, recalled: Tensor, memory: Memory) -> Memory:
+    """The gated unit of Cho et al. (2014)."""
     (reset, update, fresh), (old_reset, old_update, old) = given.chunk(3, -1), recalled.chunk(3, -1)
     candidate = (fresh + (reset + old_reset).sigmoid() * old).tanh()
     return (candidate + (update + old_update).sigmoid() * (memory[0] - candidate),)
 
 
-def _elman(nonlinearity: str) -> Cell:
+def elman(nonlinearity: str) -> Cell:
+    """The cell of Elman (1990), with a nonlinearity of that name."""
     activate = torch.tanh if nonlinearity == "tanh" else torch.relu
     return lambda given, recalled, _: (activate(given + recalled),)
+
+
+def next_memory(
+    cell: Cell, x: Tensor, memory: Memory, outer: Tensor, inner: Tensor, *biases: Tensor | None
+) -> Memory:
+    """What a single cell remembers next.
+
+    Args:
+        cell: Its arithmetic.
+        x: The input.
+        memory: What it remembers.
+        outer: The weight of the input.
+        inner: The weight of the last output.
+        biases: The bias of either, where they have one.
+    """
+    first, second = biases or (None, None)
+    return cell(F.linear(x, outer, first), F.linear(memory[0], inner, second), memory)
 
 
 def _run(

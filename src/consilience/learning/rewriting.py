@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from consilience.learning.dropping import dropped, kept
 from consilience.learning.randomness import normals, uniforms
-from consilience.torch_internals import looking_inside
+from consilience.learning.recurrent import elman, gru, lstm, next_memory
+from consilience.torch_internals import looking_inside, weight_normalised
 
 
 class Rewriting(TorchFunctionMode):
@@ -140,6 +141,27 @@ def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _weight_norm(_: Rewriting, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    axes = [axis for axis in range(v.ndim) if axis != dim]
+    norm = v.square().sum().sqrt() if dim == -1 else v.square().sum(axes, keepdim=True).sqrt()
+    return v * (g / norm)
+
+
+def _lstm_cell(_: Rewriting, input: Tensor, hx: Sequence[Tensor], *weights: Tensor) -> tuple[Tensor, ...]:
+    return next_memory(lstm, input, tuple(hx), *weights)
+
+
+def _gru_cell(_: Rewriting, input: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+    return next_memory(gru, input, (hx,), *weights)[0]
+
+
+def _elman_cell(nonlinearity: str) -> Callable[..., Tensor]:
+    def call(_: Rewriting, input: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+        return next_memory(elman(nonlinearity), input, (hx,), *weights)[0]
+
+    return call
+
+
 def _rand_like(mode: Rewriting, input: Tensor, **kind: Any) -> Tensor:
     return uniforms(mode.key, mode.stream(), _blank(input.shape, input, kind))
 
@@ -186,6 +208,11 @@ _REWRITTEN: dict[Any, Callable[..., Any]] = {
     F.feature_alpha_dropout: _channel_alpha_dropout,
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _inside(F.multi_head_attention_forward),
+    weight_normalised: _weight_norm,
+    torch.lstm_cell: _lstm_cell,
+    torch.gru_cell: _gru_cell,
+    torch.rnn_tanh_cell: _elman_cell("tanh"),
+    torch.rnn_relu_cell: _elman_cell("relu"),
     torch.rand_like: _rand_like,
     torch.randn_like: _randn_like,
     torch.rand: _rand,

@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 
 from consilience import tree
 from consilience.client import Step
-from consilience.engine.executors.program import record
+from consilience.engine.executors.program import CannotRecordError, record
 from consilience.engine.executors.tape import Arena, Run, placed
 from consilience.learning.batches import Pool
 from consilience.torch_internals import copy_all
@@ -208,7 +208,12 @@ class LaneProgram:
             mapped: list[Tensor] = torch.func.vmap(lane, in_dims=(0, 0, None, 0))(*given)
             return mapped
 
-        return cls(record(lanes, examples), forms[0])
+        try:
+            return cls(record(lanes, examples), forms[0])
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, NotImplementedError) as error:
+            raise CannotRecordError(str(error)) from error
 
 
 class Plain(Machine):
