@@ -40,7 +40,10 @@ JOBS_SHARE = 4
 """What clients that are computed together hold takes no more than one part in so many of the memory."""
 
 FULL = 5e10
-"""The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels."""
+"""The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels.
+
+Those of layers that are trained count: where weights are not, the products of all clients are one product.
+"""
 
 OPERATIONS_A_SECOND, SECONDS_A_TICK = 3e13, 1e-4
 """What a large GPU does of small models' steps, roughly, and how long the shortest step of all takes."""
@@ -197,14 +200,15 @@ def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> 
     """
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
-    model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
-    memory = (scene.memory or usual_memory(scene.device)) - pool.inputs.nbytes - pool.targets.nbytes
-    memory = max(LEAST, memory)
+    trained = sum(value.numel() for value in task.skeleton.parameters() if value.requires_grad)
+    model_bytes = max(1, trained * scene.dtype.itemsize)
+    held = pool.inputs.nbytes + pool.targets.nbytes + tree.nbytes({"frozen": task.frozen})
+    memory = max(LEAST, (scene.memory or usual_memory(scene.device)) - held)
     fits = max(1, memory // JOBS_SHARE // (STATES_PER_JOB * model_bytes))
     if scene.device.type == "cuda":
         inputs = torch.Size((1, *scene.dataset.shape))
         trace = task.trace(inputs, pool.normalised(pool.inputs[:1]).dtype)
-        if 3 * trace.operations * scene.work.batch_size > FULL:  # compiling takes minutes then
+        if 3 * trace.trained * scene.work.batch_size > FULL:  # compiling takes minutes then
             return Batched(pool, scene.lanes or 1, fits, memory=memory)
         compiled = scene.compiled
         if compiled is None:

@@ -44,6 +44,8 @@ class Trace(NamedTuple):
     prediction: torch.Size
     operations: int
     """Multiplications and additions of these layers."""
+    trained: int
+    """Those of layers whose weights are trained."""
 
     @property
     def outputs(self) -> int:
@@ -186,8 +188,9 @@ class Task:
         once = {layer: shape for layer, shape in shapes.items() if calls[layer] == 1}
         # A weight need not be a parameter itself: it may be computed from others.
         weights = {layer: cast(Tensor, layers[layer].weight) for layer in once}
-        operations = sum(2 * shape.numel() * weights[layer][0].numel() for layer, shape in once.items())
-        return Trace(once, prediction.shape, operations)
+        operations = {layer: 2 * shape.numel() * weights[layer][0].numel() for layer, shape in once.items()}
+        trained = sum(count for layer, count in operations.items() if weights[layer].requires_grad)
+        return Trace(once, prediction.shape, sum(operations.values()), trained)
 
     def _on_blanks(self, example: Tensor) -> Tensor:
         """The prediction of a model of zeros."""
