@@ -26,7 +26,7 @@ def bert() -> Any:
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
 
     def make() -> nn.Module:
-        config = BertConfig(vocab_size=TOKENS, max_position_embeddings=LENGTH, num_labels=TOKENS, **sizes)
+        config = BertConfig(vocab_size=TOKENS, max_position_embeddings=LENGTH, num_labels=CLASSES, **sizes)
         return BertForSequenceClassification(config)
 
     return make
@@ -51,7 +51,7 @@ def texts() -> Dataset:
     targets = torch.arange(60) % CLASSES
     tokens = torch.randint(0, TOKENS, (60, LENGTH), generator=random)
     tokens[:, 2] = targets
-    return Dataset.from_arrays("texts", tokens[:38], targets[:38], tokens[38:], targets[38:], classes=TOKENS)
+    return Dataset.from_arrays("texts", tokens[:38], targets[:38], tokens[38:], targets[38:])
 
 
 def train(data: Dataset, model: Any, method: Any = "fedavg", **changes: Any) -> cs.Result:
