@@ -144,7 +144,7 @@ def loop(sizes: Sizes, data: Dataset, device: torch.device) -> Callable[[], floa
                 optimiser.step()
                 losses += loss.detach()
             for whole, value in zip(total, trained, strict=True):
-                whole += value.detach() / sizes.clients
+                whole.add_(value.detach(), alpha=1 / sizes.clients)
         with torch.no_grad():
             for value, whole in zip(trained, total, strict=True):
                 value.copy_(whole)
