@@ -34,8 +34,9 @@ def run(
         out: Where to write the run's folder; by default nothing is written.
         existing: What to do if the folder holds a run: refuse, overwrite, or resume it.
         listener: What is told about every round.
-        settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset, and
-            `problem`, `model`, `partition`, `topology` and `solver` may be objects of this library.
+        settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset,
+            `model` any `torch.nn.Module` or what makes one, and `problem`, `model`, `partition`, `topology`
+            and `solver` may be objects of this library.
     """
     place = {} if out is None else {"out": Path(out)}
     config = read_config({**settings, **place, "method": method}, "run")

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 import consilience as cs
 from consilience.data.dataset import Dataset
 
-STEPS, FEATURES, CLASSES = 5, 4, 3
+STEPS, FEATURES, CLASSES = 3, 4, 3
 
 
 class Recurrent(nn.Module):
@@ -129,10 +129,10 @@ BATCHABLE: dict[str, Callable[[], nn.Module]] = {
 def sequences() -> Dataset:
     """Series of numbers of three kinds; their number leaves partial batches."""
     random = torch.Generator().manual_seed(0)
-    targets = torch.arange(62) % CLASSES
+    targets = torch.arange(35) % CLASSES
     centres = torch.randn(CLASSES, STEPS, FEATURES, generator=random)
-    inputs = centres[targets] + torch.randn(62, STEPS, FEATURES, generator=random)
-    return Dataset.from_arrays("sequences", inputs[:41], targets[:41], inputs[41:], targets[41:])
+    inputs = centres[targets] + torch.randn(35, STEPS, FEATURES, generator=random)
+    return Dataset.from_arrays("sequences", inputs[:26], targets[:26], inputs[26:], targets[26:])
 
 
 def train(data: Dataset, model: Any, method: Any = "fedavg", **changes: Any) -> cs.Result:
@@ -228,7 +228,7 @@ def test_a_layer_without_a_rule_runs_one_after_the_other(sequences, caplog):
     assert_close(params(found), params(expected), rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru", "transformer, dropout", "frozen", "normed", "tied"])
+@pytest.mark.parametrize("name", ["gru", "transformer, dropout", "frozen", "normed", "tied"])
 @pytest.mark.parametrize("method", ["hwa", "fedcurv", {"name": "giant", "iterations": 2}])
 def test_curvature_of_any_model(name, method, sequences, caplog):
     with caplog.at_level(logging.WARNING, "consilience"):
@@ -236,3 +236,15 @@ def test_curvature_of_any_model(name, method, sequences, caplog):
     assert not caplog.records, caplog.text
     expected = train(sequences, BATCHABLE[name], method, rounds=1, executor="sequential")
     assert_close(params(found), params(expected), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "auto"])
+@pytest.mark.parametrize("model", [Functional, Choosing])
+def test_equal_runs_give_equal_digests_and_leave_the_global_generator_alone(model, executor, sequences):
+    digests = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        digests.add(train(sequences, model, executor=executor, rounds=1).digest)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert len(digests) == 1
