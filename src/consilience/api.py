@@ -38,8 +38,9 @@ def run(
         listener: What is told about every round.
         on_round: A function, or several, called after every round with a RoundState for each seed and
             variant, whose models and metrics it sees; one that returns "stop" ends that seed and variant.
-        settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset, and
-            `problem`, `model`, `partition`, `topology` and `solver` may be objects of this library.
+        settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset,
+            `model` any `torch.nn.Module` or what makes one, and `problem`, `model`, `partition`, `topology`
+            and `solver` may be objects of this library.
     """
     place = {} if out is None else {"out": Path(out)}
     config = read_config({**settings, **place, "method": method}, "run")

@@ -10,7 +10,7 @@ from consilience.cli.listings import methods_page, read_inventory
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["adding-a-method.md", "control.md", "scores.md"])
+@pytest.mark.parametrize("page", ["adding-a-method.md", "control.md", "own-model.md", "scores.md"])
 def test_the_python_blocks_of_a_page_run_in_order(page, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
     assert len(blocks) >= 2

@@ -19,7 +19,8 @@ from consilience.graphs.base import Topology
 from consilience.learning.schedules import SCHEDULES, Schedule
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
-from consilience.plugins import name_of
+from consilience.models.own import OwnModel, read_own
+from consilience.plugins import REFERENCE, name_of
 from consilience.problems import PROBLEMS, Problem
 from consilience.tracking import TRACKERS, Tracker
 
@@ -87,8 +88,35 @@ def _read_trackers(value: object) -> list[Tracker]:
     return [one if isinstance(one, Tracker) else read_part("tracking", TRACKERS, one) for one in entries]
 
 
+def _read_model(value: object) -> ModelSpec | OwnModel:
+    """A model of this library or of one's own."""
+    if isinstance(value, ModelSpec):
+        return value
+    return read_own(value) or read_part("model", MODELS, value)
+
+
+def _write_model(model: ModelSpec | OwnModel) -> dict[str, object]:
+    return model.written() if isinstance(model, OwnModel) else write_part(model)
+
+
+def _model_schema() -> dict[str, Any]:
+    own = {
+        "type": "object",
+        "title": "package.module:Name",
+        "description": "A model of one's own, with options for what makes it.",
+        "properties": {"name": {"type": "string", "pattern": REFERENCE}},
+        "required": ["name"],
+    }
+    return {"anyOf": [*part_schema(MODELS)["anyOf"], own]}
+
+
 PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner)]
-ModelField = Annotated[ModelSpec, *_one("model", MODELS, ModelSpec)]
+ModelField = Annotated[
+    ModelSpec | OwnModel,
+    PlainValidator(_read_model),
+    PlainSerializer(_write_model, return_type=dict),
+    _Described(_model_schema),
+]
 ProblemField = Annotated[Problem, *_one("problem", PROBLEMS, Problem)]
 TopologyField = Annotated[Topology, *_one("topology", TOPOLOGIES, Topology)]
 SolverField = Annotated[

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Conditions
@@ -31,7 +33,7 @@ from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
 from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
-from consilience.learning.task import Task
+from consilience.learning.task import Task, digest_of
 from consilience.learning.warm_start import warm_started
 from consilience.metrics import Score, Whole
 from consilience.types import Batch, State
@@ -43,7 +45,10 @@ JOBS_SHARE = 4
 """What clients that are computed together hold takes no more than one part in so many of the memory."""
 
 FULL = 5e10
-"""The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels."""
+"""The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels.
+
+Those of layers that are trained count: where weights are not, the products of all clients are one product.
+"""
 
 OPERATIONS_A_SECOND, SECONDS_A_TICK = 3e13, 1e-4
 """What a large GPU does of small models' steps, roughly, and how long the shortest step of all takes."""
@@ -71,10 +76,10 @@ have products that are large enough alone.
 
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Raise a UserError that says why a simulation would be refused, if it would be, without making it."""
-    task = _task(scene)
+    task = _task(scene, torch.device("cpu"))
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
-        model = task.weights_of(_built(scene))
+        model = task.weights_of(_module(scene))
     _try(scene, task, model)
     some = scene.dataset.inputs[:3]
     check_augmentations(scene.augment, some if _tokens(scene.dataset) else some.to(scene.dtype))
@@ -89,22 +94,60 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
 def _try(scene: Scene, task: Task, model: State) -> None:
     """Refuse a model that does not take the data, or does not give what the problem asks for."""
     data = scene.dataset
-    inputs = data.inputs[:1] if _tokens(data) else data.inputs[:1].to(scene.dtype)
+    inputs = _row(scene)
     row = Batch(
         inputs, data.targets[:1], torch.ones(1, dtype=scene.dtype), torch.zeros((), dtype=torch.int64)
     )
     try:
         prediction = task.forward(model, row, training=False).prediction
         losses = task.loss(prediction, row.targets)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        kind = f"{str(inputs.dtype).removeprefix('torch.')} {list(data.shape)}"
-        why = " ".join(str(error).split())
-        hint = "; whole numbers are taken for tokens: give floats if they are none" if _tokens(data) else ""
+    except _UNFIT as error:
+        raise _unfit(scene, error) from error
+    if losses.shape != (1,) or prediction.shape[-1] != data.outputs:
         raise UserError(
-            f"the model does not fit {task.problem.name} of {kind} inputs: {why:.160}{hint}"
-        ) from None
-    if losses.shape != (1,):
-        raise UserError(f"the model gives {list(prediction.shape)}, not what {task.problem.name} asks for")
+            f"the model gives {list(prediction.shape[1:])} numbers for a row, and {task.problem.name} of "
+            f"these data asks for {data.outputs}{'' if prediction.ndim == 2 else ' at each place'}"
+        )
+
+
+_UNFIT = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
+"""What a model raises that does not take the data."""
+
+
+def _unfit(scene: Scene, error: Exception) -> UserError:
+    """What to say of a model that does not take the data."""
+    if isinstance(error, UserError):
+        return error
+    data, problem = scene.dataset, scene.task_problem.name
+    kind = f"{str(_row(scene).dtype).removeprefix('torch.')} {list(data.shape)}"
+    why = " ".join(str(error).split())
+    hint = "; whole numbers are taken for tokens: give floats if they are none" if _tokens(data) else ""
+    return UserError(f"the model does not fit {problem} of {kind} inputs: {why:.160}{hint}")
+
+
+def _row(scene: Scene) -> Tensor:
+    """One input, as it lies in the data, in the type in which models take it."""
+    first = scene.dataset.inputs[:1]
+    return first if _tokens(scene.dataset) else first.to(scene.dtype)
+
+
+def _module(scene: Scene) -> nn.Module:
+    """A model as a run starts with it; its lazy layers know their sizes."""
+    module = _sized(scene, scene.build())
+    return module if scene.start is None else warm_started(module, scene.start)
+
+
+def _sized(scene: Scene, module: nn.Module) -> nn.Module:
+    if not any(isinstance(value, UninitializedParameter) for value in module.parameters()):
+        return module
+    module = copy.deepcopy(module).to(scene.dtype)  # one that was given stays as it is
+    training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()(_row(scene))
+    except _UNFIT as error:
+        raise _unfit(scene, error) from error
+    return module.train(training)
 
 
 def _tokens(data: Dataset) -> bool:
@@ -116,7 +159,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
 
     A replica is one seed of one variant. They are ordered by variant, then by seed.
     """
-    task = _task(scene)
+    task = _task(scene, scene.device)
     variants = _fitted(scene.dataset, task, variants)
     replicas = _replicas(scene, len(variants))
     method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
@@ -169,14 +212,15 @@ def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> 
     """
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
-    model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
-    memory = (scene.memory or usual_memory(scene.device)) - pool.nbytes
-    memory = max(LEAST, memory)
+    trained = sum(value.numel() for value in task.skeleton.parameters() if value.requires_grad)
+    model_bytes = max(1, trained * scene.dtype.itemsize)
+    held = pool.nbytes + tree.nbytes({"frozen": task.frozen})
+    memory = max(LEAST, (scene.memory or usual_memory(scene.device)) - held)
     fits = max(1, memory // JOBS_SHARE // (STATES_PER_JOB * model_bytes))
     if scene.device.type == "cuda":
         inputs = torch.Size((1, *scene.dataset.shape))
         trace = task.trace(inputs, pool.given_dtype)
-        if 3 * trace.operations * scene.work.batch_size > FULL:  # compiling takes minutes then
+        if 3 * trace.trained * scene.work.batch_size > FULL:  # compiling takes minutes then
             return Batched(pool, scene.lanes or 1, fits, memory=memory)
         compiled = scene.compiled
         if compiled is None:
@@ -218,20 +262,33 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
     return "batched" if name == "auto" else name
 
 
-def _task(scene: Scene) -> Task:
-    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
-        low = scene.precision == "bf16"
-        counted = [one for one in scene.metrics if isinstance(one, Score)]
-        return Task(
-            scene.build(),
-            scene.dtype,
-            low=low,
-            problem=scene.task_problem,
-            l2=scene.l2,
-            metrics=counted,
-            padding=scene.dataset.padding,
-            augment=scene.augment,
-        )
+def _task(scene: Scene, device: torch.device) -> Task:
+    # Weights that are trained are thrown away here, and those that are not belong to no seed.
+    with torch_seed(0, Purpose.FROZEN_WEIGHTS):
+        module = _module(scene)
+    return Task(
+        module,
+        scene.dtype,
+        low=scene.precision == "bf16",
+        problem=scene.task_problem,
+        l2=scene.l2,
+        metrics=[one for one in scene.metrics if isinstance(one, Score)],
+        padding=scene.dataset.padding,
+        augment=scene.augment,
+        device=device,
+    )
+
+
+def model_digest(scene: Scene, *, weights: bool) -> str:
+    """A digest of the model's architecture and of what is not trained; of all weights where these are given.
+
+    Args:
+        scene: The setting.
+        weights: Whether models come with weights, and are not drawn.
+    """
+    task = _task(scene, torch.device("cpu"))
+    started = tree.flatten(task.weights_of(_module(scene))) if weights else {}
+    return digest_of({**tree.flatten({"frozen": task.frozen}), **started}, task.form)
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:
@@ -239,13 +296,8 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
     models = []
     for client in range(scene.population if scene.init == "different" else 1):
         with torch_seed(seed, Purpose.INITIAL_WEIGHTS, client):
-            models.append(task.weights_of(_built(scene)))
+            models.append(task.weights_of(_module(scene)))
     return tree.map_leaves(lambda value: value.to(scene.device), tree.stack(models))
-
-
-def _built(scene: Scene) -> nn.Module:
-    """A model as a run starts with it."""
-    return scene.build() if scene.start is None else warm_started(scene.build(), scene.start)
 
 
 def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:

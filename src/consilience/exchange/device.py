@@ -14,6 +14,7 @@ from consilience import sweeping
 from consilience.client import Client, Fold, Rows, Step
 from consilience.exchange.cohort import Cohort, Job, LocalWork
 from consilience.learning.batches import Pool
+from consilience.learning.randomness import seeded
 from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
@@ -40,7 +41,8 @@ class SequentialFold:
             device = self._pool.targets.device
             chosen, key = plan.rows[number, : plan.sizes[number]].to(device), plan.keys[number].to(device)
             weight = torch.ones(len(chosen), dtype=self._pool.dtype, device=device)
-            carry = step(carry, self._pool.batch(chosen, weight, key), extras)
+            with seeded(plan.keys[number]):  # whatever a model may draw that is not drawn by the key itself
+                carry = step(carry, self._pool.batch(chosen, weight, key), extras)
         for name, value in carry.get("tally", {}).items():
             self.tally[name] = self.tally[name] + value if name in self.tally else value
         return carry

@@ -38,6 +38,7 @@ from consilience.experiment.records import (
     environment_of,
     manifests,
     metrics_line,
+    models_digest,
     of_longer_run,
 )
 from consilience.experiment.result import Listener, Result
@@ -130,6 +131,7 @@ class _Run:
         fixed = {key: value for key, value in config.written().items() if key != "rounds"}
         written = json.dumps(fixed, sort_keys=True)
         self.config_digest = hashlib.sha256(written.encode()).hexdigest()
+        self.model_digest = models_digest(arms) if folder else ""
 
     def execute(self) -> Result:
         checkpoint = self._recover()
@@ -154,6 +156,11 @@ class _Run:
         checkpoint = self.folder.load_checkpoint()
         if checkpoint and checkpoint.config != self.config_digest:
             raise UserError(f"{self.folder.path} was made with another configuration; restore its {CONFIG}")
+        if checkpoint and checkpoint.model != self.model_digest:
+            raise UserError(
+                f"{self.folder.path} was made with another model: its layers, or the weights that are not "
+                "trained, differ from this one's"
+            )
         self.base = checkpoint.base if checkpoint else 0
         self.records = self.folder.truncate(METRICS, checkpoint.metrics if checkpoint else 0)
         self._remember(self.records)
@@ -242,6 +249,7 @@ class _Run:
                     len(self.clients),
                     state,
                     self.config_digest,
+                    self.model_digest,
                     self.config.rounds,
                     self.base,
                 )

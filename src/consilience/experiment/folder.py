@@ -26,6 +26,7 @@ Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS = "checkpoint.safetensors", "partitions.json"
+CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model", "rounds", "base")
 MODELS, STATES = "models", "states"
 TRACKING = "tracking.json"
 """What tells a run apart for trackers."""
@@ -50,6 +51,8 @@ class Checkpoint:
     state: dict[str, Tensor]
     config: str = ""
     """A digest of the configuration, but for the number of rounds."""
+    model: str = ""
+    """A digest of the architecture and of the parameters that are not trained, which it does not hold."""
     rounds: int = 0
     """How many rounds the run is to have."""
     base: int = 0
@@ -144,8 +147,7 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically."""
-        names = ("arm", "metrics", "clients", "config", "rounds", "base")
-        fields = {name: str(getattr(checkpoint, name)) for name in names}
+        fields = {name: str(getattr(checkpoint, name)) for name in CHECKPOINT_FIELDS}
         atomic_write(self.path / CHECKPOINT, wire.encode_tensors(checkpoint.state, fields))
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -157,7 +159,7 @@ class RunFolder:
             state, fields = wire.decode_tensors(path.read_bytes())
             arm, metrics, clients = (int(fields[name]) for name in ("arm", "metrics", "clients"))
             rounds, base = (int(fields.get(name, 0)) for name in ("rounds", "base"))
-            return Checkpoint(arm, metrics, clients, state, fields["config"], rounds, base)
+            return Checkpoint(arm, metrics, clients, state, fields["config"], fields["model"], rounds, base)
         except (wire.WireError, KeyError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
 

@@ -28,6 +28,7 @@ from consilience.experiment.storing import is_streamed
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
+from consilience.models.own import OwnModel
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,7 @@ def plan(config: Config) -> list[Arm]:
             streamed[name, one.data.resident] = is_streamed(one, datasets[name])
         scene = _scene(one, datasets[name], partitions[key], streamed=streamed[name, one.data.resident])
         for choice in one.method:
-            init: Init = (
-                choice.init or one.common or ("different" if one.topology.name != "star" else "common")
-            )
-            own_scene = replace(scene, init=init)
+            own_scene = replace(scene, init=_init(one, choice))
             pairs = [
                 ((algorithm, solver), " ".join(filter(None, (choice.label, first, second))))
                 for algorithm, first in zip(choice.sweep.variants, choice.sweep.labels, strict=True)
@@ -122,6 +120,19 @@ def roundings(arms: Sequence[Arm]) -> list[str]:
                 f"participation {share:g} of {clients} clients is {share * clients:g}: {many} a round"
             )
     return list(dict.fromkeys(lines))
+
+
+def _init(config: Config, choice: MethodChoice) -> Init:
+    """How models start: on a graph each with weights of its own, unless they come with weights."""
+    fixed = isinstance(config.model, OwnModel) and config.model.fixed
+    usual: Init = "common" if fixed or config.topology.name == "star" else "different"
+    init = choice.init or config.common or usual
+    if fixed and init == "different":
+        raise UserError(
+            f"init: different needs a model that is made anew for every node: {config.model.name} comes with "
+            "its weights, so give its class or a function"
+        )
+    return init
 
 
 def _solvers(config: Config) -> list[tuple[Solver, str]]:

@@ -13,7 +13,7 @@ import torch
 
 from consilience import __version__, tree, wire
 from consilience.config import Config
-from consilience.engine.build import adjacency_of
+from consilience.engine.build import adjacency_of, model_digest
 from consilience.engine.rounds.pending import Record
 from consilience.engine.scene import Scene
 from consilience.experiment.folder import (
@@ -21,6 +21,7 @@ from consilience.experiment.folder import (
 )
 from consilience.experiment.planning import Arm
 from consilience.learning.warm_start import digest_of_file
+from consilience.models.own import OwnModel
 from consilience.report.node_records import Peers
 from consilience.types import State
 
@@ -32,6 +33,16 @@ def peers_of(arm: Arm) -> Peers | None:
     graph = adjacency_of(scene, seed, drawing) if drawing else adjacency_of(scene, seed)
     sizes = tuple(len(rows) for rows in scene.partitions[seed].shards)
     return None if graph is None else Peers(seed, graph, sizes, scene.partitions[seed].names)
+
+
+def models_digest(arms: list[Arm]) -> str:
+    """A digest of the models of all settings: what a checkpoint does not hold of them."""
+    settings = {arm.setting: arm for arm in arms}
+    found = []
+    for arm in settings.values():
+        model = arm.config.model
+        found.append(model_digest(arm.scene, weights=isinstance(model, OwnModel) and model.fixed))
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
 
 def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:

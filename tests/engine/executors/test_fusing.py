@@ -309,3 +309,38 @@ def test_only_mean_losses_of_classification_problems_are_fused(loss, known):
     arguments = [logits, torch.zeros(2, dtype=torch.float64), targets, weight]
     other = compare(overwriting(record(torch.func.vmap(step), arguments), [0, 1]), arguments)
     assert operations(other)["consilience.classify_lanes.default"] == known
+
+
+class Sequences(nn.Module):
+    """A transformer, part of which is frozen, with a recurrent layer after it; over rows of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(28, 8).requires_grad_(False)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.1, batch_first=True)
+        self.encoder.linear1.requires_grad_(False)
+        self.recurrent, self.head = nn.GRU(8, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.recurrent(self.encoder(self.embed(x[:, 0, ::4])))[1][0])
+
+
+@pytest.mark.parametrize("solver", [PLAIN, MOMENTUM], ids=["plain", "momentum"])
+def test_models_of_other_layers_are_fused_where_they_can_be(programs, solver):
+    settings = {
+        "data": "mnist-sample",
+        "dtype": "float64",
+        "method": "fedavg",
+        "model": Sequences,
+        "clients": 4,
+        "rounds": 1,
+        "lanes": 4,
+        "local": {"steps": 2, "batch_size": 8},
+        "solver": solver,
+    }
+    arm = plan(read_config(settings))[0]
+    found = programs(lambda: simulate(arm.scene, arm.variants).step(evaluate=False))
+    assert found
+    for _, module, arguments in found:
+        other = compare(module, arguments, 1e-10)
+        assert operations(other)["consilience.classify_lanes.default"] == 1

@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 
 from consilience import tree
 from consilience.client import Step
-from consilience.engine.executors.program import record
+from consilience.engine.executors.program import CannotRecordError, record
 from consilience.engine.executors.tape import Arena, Run, placed
 from consilience.learning.ahead import ahead
 from consilience.learning.batches import Pool
@@ -211,7 +211,12 @@ class LaneProgram:
             mapped: list[Tensor] = torch.func.vmap(lane, in_dims=(0, 0, None, 0))(*given)
             return mapped
 
-        return cls(record(lanes, examples), forms[0])
+        try:
+            return cls(record(lanes, examples), forms[0])
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, NotImplementedError) as error:
+            raise CannotRecordError(str(error)) from error
 
 
 class Plain(Machine):

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from consilience.client import Step
 from consilience.engine.executors.base import UNLIMITED
 from consilience.engine.executors.captured import Captured, GraphMemory, lane_bytes
 from consilience.engine.executors.crew import Crew
@@ -52,13 +53,36 @@ class Workshop:
         self._graphs: GraphMemory | None = GraphMemory()  # None since memory ran out even so
         self._crew: Crew | None = None
         self._told: set[str] = set()
+        self._obstacles: dict[Step, list[str]] = {}
+
+    def tried(self, step: Step) -> int:
+        """In how many ways a step could not be recorded: for many clients at once, and for one alone."""
+        return len(self._obstacles.get(step, ()))
+
+    def give_in(self, step: Step, error: Exception) -> None:
+        """Remember why a step cannot be recorded the way that was tried."""
+        self._obstacles.setdefault(step, []).append(str(error))
+
+    def excuse(self, step: Step) -> None:
+        """Say once what it costs that a step cannot be recorded."""
+        reasons = self._obstacles.get(step, [])
+        if not reasons or "alone" in self._told:
+            return
+        self._told.add("alone")
+        cost = (
+            "about as slow as executor: sequential"
+            if len(reasons) > 1
+            else "slower than side by side, by up to the number of lanes"
+        )
+        why = " ".join(reasons[-1].split("\n")[0].split())
+        LOG.warning("this model's clients run one after the other, %s: %.200s", cost, why)
 
     def lanes(self, blueprint: Blueprint) -> int:
         """How many of a blueprint's lanes fit into memory, at least one.
 
         That follows from what one lane takes, and not from what happens to be free: a run must repeat.
         """
-        width = in_turns(blueprint.width, self._most)
+        width = 1 if self.tried(blueprint.step) else in_turns(blueprint.width, self._most)
         if not self.pool.targets.is_cuda or width == 1 or self.memory == UNLIMITED:
             return width
         return in_turns(width, max(1, self.memory // WORKING_SHARE // self._lane(blueprint)))

@@ -87,5 +87,5 @@ def check(chosen: Sequence[Augmentation], example: Tensor) -> None:
         if not torch.equal(first, again):
             raise UserError(
                 f"augment: {label} gives other results for the same key; draw from the key, "
-                "e.g. consilience.learning.randomness.uniforms(key, shape)"
+                "e.g. consilience.learning.randomness.uniforms(key, 0, like)"
             )

@@ -34,7 +34,8 @@ class Crop(Augmentation):
 
     def __call__(self, inputs: Tensor, key: Tensor) -> Tensor:
         choices = 2 * self.padding + 1
-        drawn = uniforms(key, (inputs.shape[0], 2), inputs.device)
+        # In float64, in which no product is rounded to a whole number.
+        drawn = uniforms(key, 0, torch.empty(len(inputs), 2, dtype=torch.float64, device=inputs.device))
         moves = (drawn * choices).floor().to(torch.int64) - self.padding
         return _moved(_moved(inputs, moves[:, 0], -2), moves[:, 1], -1)
 

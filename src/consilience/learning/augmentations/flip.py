@@ -33,7 +33,8 @@ class Flip(Augmentation):
             raise UserError(f"flip: probability must be from 0 to 1, not {self.probability}")
 
     def __call__(self, inputs: Tensor, key: Tensor) -> Tensor:
-        chosen = uniforms(key, inputs.shape[:1], inputs.device) < self.probability
+        drawn = uniforms(key, 0, torch.empty(len(inputs), device=inputs.device))
+        chosen = drawn < self.probability
         mirrored = inputs.flip(-1 if self.axis == "horizontal" else -2)
         return torch.where(chosen.reshape(-1, *[1] * (inputs.ndim - 1)), mirrored, inputs)
 
