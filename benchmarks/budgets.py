@@ -1,11 +1,12 @@
 """Every method under memory budgets: `python benchmarks/budgets.py [ROW ...] [--budgets 8,16]`.
 
-Row `methods` (the default): each method in its paper's setting (paper_settings.py), a warm-up round and three
-more, under budgets of 8, 16 and 80 GB. A budget is told to the configuration (`memory`, where there is such a
-key) and made real: the process cannot reserve more. Rows `fagh` and `fedavg`: 100 rounds of FAGH's setting on
-Fashion-MNIST, with the seconds and the memory of every round. Results are written as they come; what is
-there is not measured again. `--device cpu --quick` runs everything with few small clients, without evaluation
-(a batch of which is too much for a CPU and a large model), and checks that the whole settings are valid.
+Row `methods` (the default): each method in its paper's setting (paper_settings.py), three warm-up rounds and
+three more, under budgets of 8, 16 and 80 GB. A budget is told to the configuration (`memory`, where there is
+such a key) and made real: the process cannot reserve more. Rows `fagh` and `fedavg`: 100 rounds of FAGH's
+setting on Fashion-MNIST, with the seconds and the memory of every round. Results are written as they come;
+what is there is not measured again. `--device cpu --quick` runs everything with few small clients, without
+evaluation (a batch of which is too much for a CPU and a large model), and checks that the whole settings are
+valid.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ TEST_ROWS = 2000
 """How much of a test set is kept: memory does not depend on it, time does."""
 GB = 10**9
 BUDGETS = (8, 16, 80)
+WARM = 3
+"""The rounds before any is timed: what is around steps is recorded in the second, captured in the third."""
 LONG = 100
 """The rounds of the rows that look at every round."""
 
@@ -176,10 +179,10 @@ def cell(method: str, setting: Setting, options: argparse.Namespace, budget: int
 
 
 def speed(method: str, setting: Setting, options: argparse.Namespace, budget: int) -> dict[str, Any]:
-    """Milliseconds a round and samples a second, after a round that warms up."""
-    config = config_of(method, setting, options, budget, options.rounds + 1)
+    """Milliseconds a round and samples a second, after some that warm up."""
+    config = config_of(method, setting, options, budget, options.rounds + WARM)
     with running(config) as simulation:
-        first, _, _ = timed(simulation, options)
+        first, *_ = [timed(simulation, options)[0] for _ in range(WARM)]
         rounds = [timed(simulation, options) for _ in range(options.rounds)]
         lanes = getattr(simulation.world.executor, "lanes", None)
     seconds = statistics.median(seconds for seconds, _, _ in rounds)
@@ -277,7 +280,7 @@ def options_of(command_line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(ROWS)}; by default methods")
     parser.add_argument("--budgets", type=_numbers, default=list(BUDGETS), help="in GB, e.g. 8,16")
     parser.add_argument("--methods", type=_methods, default=list(SETTINGS), help="e.g. hwa,fedavg")
-    parser.add_argument("--rounds", type=int, default=3, help="how many are timed, after one that is not")
+    parser.add_argument("--rounds", type=int, default=3, help="how many are timed, after some that are not")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compile", action="store_true")

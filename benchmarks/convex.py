@@ -25,8 +25,8 @@ from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor
 
 from consilience.config.config import read_config
-from consilience.data.dataset import normalisation
 from consilience.data.loading import load
+from consilience.data.normalising import normalisation
 from consilience.engine.build import simulate
 from consilience.engine.determinism import repeatable
 from consilience.experiment import plan
@@ -143,8 +143,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dane": solved("dane", mu=[0.01, 0.1, 1.0], iterations=20, newton_steps=3),
     "feddane": trained("feddane", mu=[0.0, 0.1]),
     "fednl, rank 1": solved("fednl", rank=1, option="floor", line_search=True, initial="leading"),
-    "fednl, rank 2 from 0": solved("fednl", rank=2),
-    "bl1": solved("bl1"),
+    "bl1": solved("bl1", mu=[0.1, 1.0]),
 }
 """What every method is run with, beside the setting."""
 
@@ -213,7 +212,8 @@ def draw(found: dict[str, Any]) -> None:
             excess[~(excess < 1e3)] = np.nan  # what diverged leaves the picture
             rounds, sent = np.arange(1, len(excess) + 1), np.array(one["bytes"]) / 1e6
             for axis, x in zip(axes, (rounds, sent), strict=True):
-                axis.plot(x, np.maximum(excess, 1e-16), label=method, color=colours[method], lw=1.4)
+                style = "--" if "solver" in METHODS[method] else "-"  # where clients train, and where not
+                axis.plot(x, np.maximum(excess, 1e-16), style, label=method, color=colours[method], lw=1.4)
         for axis, label in zip(axes, ("rounds", "MB sent, both ways, all clients"), strict=True):
             axis.set(yscale="log", xlabel=label, ylabel="f(w) - f*", title=setting)
             axis.grid(alpha=0.3)

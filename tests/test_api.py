@@ -146,7 +146,7 @@ class Linear(ModelSpec):
 def test_an_own_model(tmp_path: Path):
     result = cs.run("hwa", data=OWN, out=tmp_path, **{**TINY, "model": Linear(bias=False)})
     assert list(result.models["star hwa"]["params"]) == ["head.weight"]
-    assert "linear" in (tmp_path / "run" / "config.yaml").read_text()
+    assert f"name: {__name__}:Linear\n" in (tmp_path / "run" / "config.yaml").read_text()
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,8 @@ REFUSED = [
     ([cs.FedAvg(), "fedavg"], {}, "run: method: 'fedavg' is there twice"),
     (cs.Scaffold(), {"topology": "ring"}, "scaffold: its control is a mean"),
     ("fedavg", {"clients": 41}, "iid: 41 clients cannot share 40 training rows"),
-    ("fedavg", {"model": nn.Linear(6, 4)}, "run: model: expected a name"),
+    ("fedavg", {"model": 7}, "run: model: expected a name"),
+    ("fedavg", {"model": nn.Linear(6, 5)}, "the model gives [5] numbers for a row"),
 ]
 
 

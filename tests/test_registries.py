@@ -14,23 +14,33 @@ from consilience.algorithms import METHODS
 from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.data.sets import SOURCES, Source
 from consilience.graphs import TOPOLOGIES, Topology
+from consilience.learning.augmentations import AUGMENTATIONS, Augmentation
+from consilience.learning.schedules import SCHEDULES, Schedule
 from consilience.learning.solvers import SOLVERS, Solver
+from consilience.metrics import METRICS, Score
 from consilience.models import MODELS, ModelSpec
 from consilience.objectives import OBJECTIVES, Objective
+from consilience.plugins import registry
+from consilience.problems import PROBLEMS, Problem
 from consilience.rules import RULES, Rule
 from consilience.server_steps import SERVER_STEPS, ServerStep
+from consilience.tracking import TRACKERS, Tracker
 from consilience.transforms import TRANSFORMS, Transform
-from consilience.types import registry
 
 FOLDERS: dict[str, tuple[type, Mapping[str, type]]] = {
     "algorithms": (Algorithm, METHODS),
     "data.partitioners": (Partitioner, PARTITIONERS),
     "graphs": (Topology, TOPOLOGIES),
+    "learning.augmentations": (Augmentation, AUGMENTATIONS),
+    "learning.schedules": (Schedule, SCHEDULES),
     "learning.solvers": (Solver, SOLVERS),
+    "metrics": (Score, METRICS),
     "models": (ModelSpec, MODELS),
     "objectives": (Objective, OBJECTIVES),
     "rules": (Rule, RULES),
+    "problems": (Problem, PROBLEMS),
     "server_steps": (ServerStep, SERVER_STEPS),
+    "tracking": (Tracker, TRACKERS),
     "transforms": (Transform, TRANSFORMS),
 }
 WITHIN_A_METHOD = {"dechw-frozen", "synthetic_anchors"}
@@ -83,4 +93,4 @@ def test_a_registry_holds_the_named_parts_of_its_kind():
         name = "bread"
 
     module = {"Drink": Drink, "Hot": Hot, "Tea": Tea, "GreenTea": GreenTea, "Bread": Bread, "cups": 2}
-    assert registry(module, Drink) == {"tea": Tea}
+    assert registry(module, Drink, "drink") == {"tea": Tea}

@@ -32,7 +32,8 @@ from jax_federation import Choice, Federation, Models, Program, layers_of, trans
 from torch import nn
 
 from consilience.config.config import read_config
-from consilience.data.dataset import Dataset, normalisation
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import normalisation
 from consilience.engine.build import adjacency_of, simulate
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import Scene

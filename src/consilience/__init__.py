@@ -34,13 +34,22 @@ if TYPE_CHECKING:
     from consilience.client import Client as Client
     from consilience.client import Trained as Trained
     from consilience.data.dataset import Dataset as Dataset
+    from consilience.data.partitioners.base import Partitioner as Partitioner
+    from consilience.data.sets.base import Source as Source
     from consilience.errors import UserError as UserError
     from consilience.experiment import Listener as Listener
     from consilience.experiment import Result as Result
+    from consilience.experiment import RoundState as RoundState
     from consilience.experiment import resume as resume
+    from consilience.graphs.base import Graph as Graph
+    from consilience.graphs.base import Topology as Topology
+    from consilience.learning.solvers.base import Solver as Solver
     from consilience.method import Composed as Composed
     from consilience.method import Method as Method
     from consilience.method import Parts as Parts
+    from consilience.metrics import *  # noqa: F403
+    from consilience.models.spec import Classifier as Classifier
+    from consilience.models.spec import ModelSpec as ModelSpec
     from consilience.objectives import *  # noqa: F403
     from consilience.objectives.base import Pass as Pass
     from consilience.problems import *  # noqa: F403
@@ -57,11 +66,19 @@ _HOMES = {
     "api": ("load_model", "run"),
     "client": ("Client", "Trained"),
     "data.dataset": ("Dataset",),
+    "data.partitioners.base": ("Partitioner",),
+    "data.sets.base": ("Source",),
     "errors": ("UserError",),
-    "experiment": ("Listener", "Result", "resume"),
+    "experiment": ("Listener", "Result", "RoundState", "resume"),
+    "graphs.base": ("Graph", "Topology"),
+    "learning.solvers.base": ("Solver",),
     "method": ("Composed", "Method", "Parts"),
-    "objectives.base": ("Pass",),
+    "metrics.base": ("Score",),
+    "models.spec": ("Classifier", "ModelSpec"),
+    "objectives.base": ("Objective", "Pass"),
+    "problems.base": ("Metric", "Problem"),
     "rules.base": ("Rule",),
+    "server_steps.base": ("ServerStep",),
     "transforms.base": ("Transform",),
     "transforms.until": ("Until",),
     "types": ("Batch", "Params", "State"),
@@ -69,6 +86,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = {
     "algorithms": "METHODS",
+    "metrics": "METRICS",
     "objectives": "OBJECTIVES",
     "problems": "PROBLEMS",
     "rules": "RULES",
@@ -81,7 +99,7 @@ _ROOMS = {
 def _parts() -> dict[str, type]:
     """Everything that the folders of parts register, by its Python name."""
     registries = [getattr(importlib.import_module(f"consilience.{room}"), _ROOMS[room]) for room in _ROOMS]
-    return {part.__name__: part for registry in registries for part in registry.values()}
+    return {part.__name__: part for registry in registries for part in registry.builtin.values()}
 
 
 def __getattr__(name: str) -> Any:

@@ -137,6 +137,8 @@ class Conditions:
     """Whether the model tells its features from its logits."""
     clip: bool = False
     """Whether gradients are clipped."""
+    stepwise: bool = False
+    """Whether the learning rate changes within a local training."""
     stragglers: bool = False
     """Whether some clients train for fewer epochs than others."""
     redrawn: bool = False

@@ -10,6 +10,7 @@ from consilience.algorithm import Algorithm
 from consilience.config.config import read_config
 from consilience.experiment import Listener, Result
 from consilience.experiment import run as run_experiment
+from consilience.experiment.execution import Functions
 from consilience.experiment.folder import Existing, RunFolder
 from consilience.experiment.weights import load_model
 
@@ -24,6 +25,7 @@ def run(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     listener: Listener | None = None,
+    on_round: Functions = (),
     **settings: Any,
 ) -> Result:
     """Run one method, or compare several, and return what came out.
@@ -37,10 +39,13 @@ def run(
         out: Where to write the run's folder; by default nothing is written.
         existing: What to do if the folder holds a run: refuse, overwrite, or resume it.
         listener: What is told about every round; by default bars in a notebook, and nothing elsewhere.
-        settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset, and
-            `problem`, `model`, `partition`, `topology` and `solver` may be objects of this library.
+        on_round: A function, or several, called after every round with a RoundState for each seed and
+            variant, whose models and metrics it sees; one that returns "stop" ends that seed and variant.
+        settings: The keys of a configuration file (`consilience schema`). `data` may also be a Dataset,
+            `model` any `torch.nn.Module` or what makes one, and `problem`, `model`, `partition`, `topology`
+            and `solver` may be objects of this library.
     """
     place = {} if out is None else {"out": Path(out)}
     config = read_config({**settings, **place, "method": method}, "run")
     folder = None if out is None else RunFolder(config.out / config.name)
-    return run_experiment(config, folder=folder, existing=existing, listener=listener)
+    return run_experiment(config, folder=folder, existing=existing, listener=listener, on_round=on_round)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from consilience import sweeping, tree
 from consilience.learning import curvature, kronecker
+from consilience.learning.schedules.scheduled import TIME
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task, mean_loss
 from consilience.objectives.base import Objective, Pass
@@ -24,7 +25,7 @@ from consilience.problems.base import LOSS, ROWS, row_sums
 from consilience.problems.base import mean_loss as mean_of
 from consilience.types import Batch, Params, State
 
-Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
+Rows = Literal["train", "data", "batch", "samples", "holdout", "test"]
 """Which batches are meant.
 
 - `train`: those of local training;
@@ -32,7 +33,6 @@ Rows = Literal["train", "data", "batch", "samples", "holdout", "own", "test"]
 - `batch`: the first batch of that pass;
 - `samples`: a pass over the training data in any batches, where only samples matter;
 - `holdout`: the held-out data;
-- `own`: the held-out data if there are any, else the training data;
 - `test`: the global test set.
 """
 
@@ -93,6 +93,12 @@ class Trained(NamedTuple):
     """`params` and `buffers`."""
     steps: Tensor
     """0-d, the optimiser steps taken."""
+    rates: Tensor | None = None
+    """0-d, the sum of their learning rates, where these differ from step to step."""
+
+    def length(self, solver: Solver) -> Tensor:
+        """0-d, the sum of the learning rates of all steps that a solver took."""
+        return self.steps * solver.lr if self.rates is None else self.rates
 
 
 class Gradient(NamedTuple):
@@ -146,7 +152,8 @@ class Client:
             "tally": {"loss": zero, "rows": zero},
         }
         if objective.early_stop == "never":
-            return Trained(_weights(self.fold(step, carry, extras, "train")), self.steps)
+            after = self.fold(step, carry, extras, "train")
+            return Trained(_weights(after), self.steps, after.get(TIME, {}).get("rates"))
         return self._train_until_worse(step, carry, extras, rollback=objective.early_stop == "rollback")
 
     def _train_until_worse(self, step: Step, carry: State, extras: State, *, rollback: bool) -> Trained:
@@ -167,7 +174,7 @@ class Client:
                 carry = {**carry, **tree.where(rose, start, carry)}
             running = running & ~rose
             previous = loss
-        return Trained(_weights(carry), steps)
+        return Trained(_weights(carry), steps, carry.get(TIME, {}).get("rates"))
 
     def holdout_loss(self, model: State) -> Tensor:
         """The mean loss on the client's held-out data (NaN where it has none)."""
@@ -248,6 +255,7 @@ class TrainStep(Step):
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
         """The gradient, the buffers after the forward pass, and the loss."""
         objective = sweeping.join(self.objective, extras["objective"])
+        batch = self.task.augmented(batch)
 
         def loss(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
             model = {"params": params, "buffers": carry["buffers"]}
@@ -334,6 +342,7 @@ class LossStep(Step):
     """Whether the model is in training mode; where its statistics move to is dropped."""
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
+        batch = self.task.augmented(batch) if self.training else batch
         prediction = self.task.forward(extras, batch, training=self.training).prediction
         return {"sum": row_sums(self.task.loss(prediction, batch.targets), batch.weight)}
 
@@ -373,6 +382,8 @@ class _SummedLoss(Protocol):
 
 
 def _summed_loss(task: Task, buffers: Params, batch: Batch) -> _SummedLoss:
+    batch = task.augmented(batch)
+
     def loss(params: Params) -> tuple[Tensor, Params]:
         output = task.forward({"params": params, "buffers": buffers}, batch, training=True)
         losses = task.loss(output.prediction, batch.targets)

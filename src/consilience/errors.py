@@ -10,13 +10,22 @@ class UserError(ValueError):
     """Bad input. The command line prints the message alone and exits with code 2."""
 
 
-def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
-    """An error for a name that does not exist, with the nearest one that does.
+def unknown(kind: str, name: str, valid: Iterable[str], meant: str | None = None) -> UserError:
+    """An error for a name that does not exist, with the one that was meant, or the nearest one that exists.
 
     >>> str(unknown("method", "fedavgg", ["fedavg", "hwa"]))
     "unknown method 'fedavgg'; did you mean 'fedavg'? (known: fedavg, hwa)"
+    >>> str(unknown("key", "local.lr", ["local.clip", "local.steps"], meant="solver.lr"))
+    "unknown key 'local.lr'; did you mean 'solver.lr'? (known: local.clip, local.steps)"
     """
     known = sorted(valid)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UserError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known)})")
+    meant = meant or _nearest(name, known)
+    hint = f"; did you mean {meant!r}?" if meant else ""
+    return UserError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known) or 'none'})")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelled most like another; of dotted ones the ends are compared."""
+    ends = {one.rpartition(".")[2]: one for one in known}
+    near = difflib.get_close_matches(name.rpartition(".")[2], ends, n=1, cutoff=0.5)
+    return ends[near[0]] if near else None

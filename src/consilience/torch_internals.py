@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -268,6 +269,13 @@ def in_memory(value: Tensor) -> Tensor:
     return value.as_strided(value.shape, value.stride())
 
 
+weight_normalised = torch._weight_norm
+"""What `torch.nn.utils.parametrizations.weight_norm` calls.
+
+Relied on: of directions, lengths and an axis it gives lengths times directions of norm 1 over all other axes.
+Promised: nothing.
+"""
+
 # Modules
 
 BatchNorm = _BatchNorm
@@ -287,6 +295,26 @@ def called(
     after = dict(tensors)
     result = functional_call(module, after, inputs, tie_weights=False)
     return result, after
+
+
+def looking_inside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python function of `torch.nn.functional`, of which a mode sees the calls inside and not the function.
+
+    Relied on: it asks `has_torch_function` once, at its beginning, whether somebody else is to answer.
+    Promised: nothing.
+    """
+    inside = {**function.__globals__, "has_torch_function": lambda _: False}
+    copied = FunctionType(function.__code__, inside, function.__name__, function.__defaults__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def with_current_weights(layer: nn.RNNBase) -> None:
+    """Let a recurrent layer of torch use the weights that it has now.
+
+    Relied on: its kernels read a list of them, which `functional_call` leaves as it was. Promised: nothing.
+    """
+    layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]
 
 
 def recast(kind: type[Layer], plain: nn.Module) -> Layer:

@@ -149,6 +149,14 @@ def index(state: State, position: int | slice | Tensor) -> State:
     return map_leaves(lambda value: value[position], state)
 
 
+def with_rows(state: State, rows: Tensor, new: State) -> State:
+    """A State whose tensors have a leading axis, with others in place of some rows."""
+    return {
+        group: {name: value.index_copy(0, rows, new[group][name]) for name, value in params.items()}
+        for group, params in state.items()
+    }
+
+
 def stack(states: Sequence[State]) -> State:
     """States of equal structure as one, with a new leading axis."""
     return {

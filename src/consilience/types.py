@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -43,15 +42,3 @@ class Batch(NamedTuple):
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Booleans = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-
-Part = TypeVar("Part")
-
-
-def registry(module: Mapping[str, object], kind: Callable[..., Part]) -> dict[str, type[Part]]:
-    """The parts of a kind that a module has imported, by the names that configurations use.
-
-    So a new part needs one line: the import in the `__init__` of its folder.
-    """
-    base = cast(type[Part], kind)  # a type checker takes no abstract class for a type[...]
-    parts = [one for one in module.values() if isinstance(one, type) and issubclass(one, base)]
-    return {vars(part)["name"]: part for part in parts if "name" in vars(part)}

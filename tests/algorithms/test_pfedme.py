@@ -180,7 +180,7 @@ def test_until_its_first_round_a_clients_own_model_is_the_initial_one(scene, pla
     simulation = play(replace(scene(), participation=2), PFedMe(), 0)
     start = model(simulation)
     before = simulation.evaluate()[0]
-    assert {"test_accuracy", "personal_accuracy", "personal_accuracy_std"} <= before.keys()
+    assert {"test_accuracy", "personal_train_accuracy", "personal_train_accuracy_std"} <= before.keys()
     simulation.step(evaluate=False)
     own = simulation.models([(0, k) for k in range(5)], own=True)["params"]
     same = [all(torch.equal(own[name][k], value) for name, value in start.items()) for k in range(5)]
@@ -189,7 +189,7 @@ def test_until_its_first_round_a_clients_own_model_is_the_initial_one(scene, pla
 
 def test_on_a_graph_every_node_has_a_model_of_its_own_too(scene, play):
     simulation = play(replace(scene(), topology=Ring()), PFedMe(5.0), 2)
-    assert {"test_accuracy", "personal_accuracy"} <= simulation.evaluate()[0].keys()
+    assert {"test_accuracy", "personal_train_accuracy"} <= simulation.evaluate()[0].keys()
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ REFUSED = [
     (["executor=fast"], "executor: Input should be 'auto', 'batched' or 'sequential', not 'fast'"),
     (["device=tpu"], "device: "),
     (["dtype=float16"], "dtype: Input should be 'float32' or 'float64', not 'float16'"),
-    (["init=same"], "init: Input should be 'common' or 'different', not 'same'"),
+    (["init=same"], "init: expected common, different or a file of weights, and there is no file same"),
     (["name=../x"], "name: String should match pattern"),
     # parts, transforms and networks
     (["method={rule: {name: krum, f: 4}}"], "krum with f=4 needs at least 11 messages a round"),

@@ -228,3 +228,12 @@ def test_an_interrupt_that_a_library_wrapped_is_still_one(
     assert answer.code == 130
     assert answer.err.count("\n") == 1
     assert "consilience resume" in answer.err
+
+
+def test_a_complete_run_gets_more_rounds(command: Callable[..., Any], tiny: Path, out: Path):
+    command("run", tiny, "schedule={name: step, every: 1}")
+    answer = command("resume", out / "tiny", "rounds=4")
+    assert (answer.code, answer.err) == (0, "")
+    assert "round 4/4" in answer.out
+    whole = command("run", tiny, "schedule={name: step, every: 1}", "rounds=4", "name=whole")
+    assert digest(answer) == digest(whole)

@@ -47,6 +47,35 @@ def test_progress_is_told_by_the_metric(
     assert f"round 2/2  {text}  5 samples/s" in told
 
 
+def test_what_was_sent_is_that_of_the_method_shown(capsys: pytest.CaptureFixture[str]):
+    arms = plan(
+        read_config(
+            {"method": ["fedavg", "local"], "clients": 3, "rounds": 2, "seeds": [0, 1], "model": "mlp"}
+        )
+    )
+    display = PlainDisplay()
+    display.start(arms)
+    line = {
+        "bytes_up": 100,
+        "bytes_down": 50,
+        "train_loss": None,
+        "seconds": 1.0,
+        "samples": 5,
+        "dropped": [],
+    }
+    for arm, sent in zip(arms, (1, 0), strict=True):
+        for number in (1, 2):
+            lines = [{**line, "seed": seed, "round": number} for seed in (0, 1)]
+            display.round(arm, [{**one, "bytes_up": sent * 100, "bytes_down": sent * 50} for one in lines])
+    told = capsys.readouterr().out.splitlines()
+    assert [text.partition(" sent")[0].rpartition("  ")[2] for text in told] == [
+        "150 B",
+        "300 B",
+        "0 B",
+        "0 B",
+    ]
+
+
 def test_the_end_is_told_by_the_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     record: dict[str, Any] = {"setting": "star", "method": "fedavg", "seed": 0, "round": 1}
     records = [{**record, "test_r2": -0.25, "bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "samples": 5}]

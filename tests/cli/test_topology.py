@@ -60,7 +60,8 @@ def test_the_graphs_are_those_of_a_run(
             f"{found.spectral_gap:.4f}",
             f"{found.clustering:.3f}",
         ]
-    ((adjacency, sizes, _, title),) = drawn
+    ((adjacency, sizes, _, title, names),) = drawn
+    assert not names
     np.testing.assert_array_equal(adjacency, replicas[0].adjacency)
     assert sizes == [len(shard) for shard in replicas[0].shards]
     assert title == "erdos_renyi, mnist-sample, seed 3"

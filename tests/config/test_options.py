@@ -17,6 +17,7 @@ from consilience.graphs import TOPOLOGIES
 from consilience.learning.solvers import SOLVERS
 from consilience.models import MODELS
 from consilience.objectives import OBJECTIVES
+from consilience.plugins import registry
 from consilience.rules import RULES
 from consilience.server_steps import SERVER_STEPS
 
@@ -50,7 +51,7 @@ class Tea:
             raise UserError(f"tea: minutes must be at least 0, not {self.minutes}")
 
 
-DRINKS = {"tea": Tea}
+DRINKS = registry({"Tea": Tea}, Tea, "drink")
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY_PART)

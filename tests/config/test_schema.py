@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import operator
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 from consilience.algorithms.fedprox import FedProx
 from consilience.algorithms.hwa import HWA
 from consilience.config import Config, read_config
+from consilience.config.schema import LONG, config_schema, shared
 from consilience.errors import UserError
 from consilience.graphs.ring import Ring
 from consilience.learning.solvers import Adam
@@ -170,6 +172,7 @@ VALID: dict[str, Any] = {
     "an alias with options": {"method": {"name": "dechetero", "weighting": "uniform"}, "topology": "ring"},
     "data by name": {"data": "mnist-sample"},
     "one seed": {"seeds": 3},
+    "numbers of the default solver": {"solver": {"lr": 0.05, "momentum": [0.5, 0.9]}},
     "a note": {"note": "What there is to see."},
     "a sweep of what may be none": {"method": {"name": "fedcurv", "stiffness": [0.5, 1.0]}},
 }
@@ -179,6 +182,7 @@ INVALID: dict[str, Any] = {
     "a method": {"method": "fedavgg"},
     "a method in a list": {"method": ["fedavg", {"name": "fedavgg"}]},
     "an option": {"method": {"name": "hwa", "layer": "all"}},
+    "an option of the default solver": {"solver": {"beta1": 0.5}},
     "a choice": {"method": {"name": "hwa", "layers": "first"}},
     "a part": {"method": {"objective": "proxima"}},
     "a type": {"rounds": "many"},
@@ -194,7 +198,7 @@ FILES = {name: values for name, values in WRITTEN.items() if name not in FROM_PY
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    return Config.model_json_schema()
+    return config_schema()
 
 
 @pytest.mark.parametrize("values", [*FILES.values(), *VALID.values()], ids=[*FILES, *VALID])
@@ -220,3 +224,19 @@ def test_every_key_is_described_by_the_schema(schema: dict[str, Any]):
     assert schema["additionalProperties"] is False
     assert schema["properties"].keys() == Config.model_fields.keys() - {"numbers"}
     assert "own" not in schema["$defs"]["DataSection"]["properties"]
+
+
+def test_the_schema_says_nothing_at_length_twice(schema: dict[str, Any]):
+    assert len(json.dumps(schema)) < len(json.dumps(Config.model_json_schema())) / 3
+    assert shared(schema) == schema
+
+
+def test_a_schema_means_the_same_when_its_parts_are_shared():
+    tea = {"type": "object", "properties": {"sort": {"enum": ["green", "black"], "description": "x" * LONG}}}
+    menu = {"properties": {"first": tea, "second": {"type": "array", "items": tea}}, "$defs": {}}
+    cut = shared(menu)
+    assert cut["properties"] == {
+        "first": {"$ref": "#/$defs/first-1"},
+        "second": {"type": "array", "items": {"$ref": "#/$defs/first-1"}},
+    }
+    assert cut["$defs"] == {"first-1": tea}

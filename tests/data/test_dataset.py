@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 from consilience.data import Dataset, load, normalisation
-from consilience.data.dataset import CHUNK_ROWS
+from consilience.data.stored import CHUNK_ROWS
 from consilience.errors import UserError
 
 

@@ -97,6 +97,7 @@ def test_options_come_from_plain_values_and_go_to_json(kind, balanced, writers):
 
 def test_registry_names():
     assert sorted(PARTITIONERS) == [
+        "by_client",
         "by_writer",
         "dirichlet_class",
         "dirichlet_client",

@@ -91,7 +91,16 @@ def test_a_sweep_of_a_method_is_its_separate_runs(
 
 @pytest.mark.parametrize(
     ("solver", "option"),
-    [("sgd", "lr"), ("sgd", "momentum"), ("sgd", "weight_decay"), ("adam", "lr"), ("adam", "beta2")],
+    [
+        ("sgd", "lr"),
+        ("sgd", "momentum"),
+        ("sgd", "weight_decay"),
+        ("adam", "lr"),
+        ("adam", "beta2"),
+        ("adamw", "weight_decay"),
+        ("rmsprop", "alpha"),
+        ("nesterov", "momentum"),
+    ],
 )
 def test_a_sweep_of_the_solver_is_its_separate_runs(
     solver: str, option: str, configure: Callable[..., Config], column: Callable[..., list[Any]]

@@ -44,7 +44,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
     _, result = written
     assert result.path is not None
     files = {str(path.relative_to(result.path)) for path in result.path.rglob("*") if path.is_file()}
-    assert {file for file in files if not file.startswith((".", "models/", "weights/"))} == {
+    assert {file for file in files if not file.startswith((".", "models/", "states/", "weights/"))} == {
         "config.yaml",
         "metrics.jsonl",
         "clients.jsonl",
@@ -54,8 +54,8 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
         "checkpoint.safetensors",
         "partitions.json",
     }
-    assert sum(file.startswith("models/") for file in files) == 2
-    assert sum(file.startswith("weights/") for file in files) == 6
+    for folder, count in (("models/", 2), ("states/", 2), ("weights/", 6)):
+        assert sum(file.startswith(folder) for file in files) == count
 
 
 def test_a_line_for_every_method_seed_and_round(
@@ -113,7 +113,7 @@ def test_every_client_is_listed_at_the_end(written: tuple[Config, Result], lines
     assert sorted((line["method"], line["seed"], line["client"]) for line in clients) == [
         (method, seed, client) for method in methods for seed in (0, 5) for client in range(4)
     ]
-    assert all(0 <= line["own_accuracy"] <= 1 and line["samples"] == 15 for line in clients)
+    assert all(0 <= line["train_accuracy"] <= 1 and line["samples"] == 15 for line in clients)
 
 
 def test_clients_that_are_not_evaluated_have_no_file(tmp_path: Path, configure: Callable[..., Config]):

@@ -18,7 +18,7 @@ from consilience.algorithms.fedavg import FedAvg
 from consilience.config.config import Config, read_config
 from consilience.data.dataset import Dataset
 from consilience.errors import UserError
-from consilience.experiment import Listener
+from consilience.experiment import Listener, resume
 from consilience.experiment import execution as experiment
 from consilience.experiment.folder import METRICS, RunFolder
 from consilience.learning.solvers import SGD
@@ -208,5 +208,5 @@ def test_a_run_does_not_go_on_with_another_graph(
 
 def test_resuming_needs_a_run(tmp_path: Path):
     with pytest.raises(UserError, match=r"does not hold a run: there is no config\.yaml"):
-        experiment.resume(tmp_path)
+        resume(tmp_path)
     assert list(tmp_path.iterdir()) == []

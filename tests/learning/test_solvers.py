@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from consilience.errors import UserError
-from consilience.learning.solvers import SGD, SOLVERS, Adam
+from consilience.learning.solvers import SGD, SOLVERS, Adam, AdamW, Nesterov, RMSprop
 
 SGD_OPTIONS = [
     {},
@@ -22,14 +22,35 @@ ADAM_OPTIONS = [
     {"beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.3},
     {"beta1": 0.0, "beta2": 0.0},
 ]
+RMSPROP_OPTIONS = [
+    {},
+    {"weight_decay": 0.1, "alpha": 0.5},
+    {"momentum": 0.9, "epsilon": 1e-3},
+    {"momentum": 0.5, "centered": True, "weight_decay": 0.01},
+]
+TORCHS_NAMES = {"epsilon": "eps"}
 
 
-def torch_adam(params, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0):
-    return torch.optim.AdamW(params, lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
+def torchs(optimiser):
+    """An optimiser of torch that takes the options of ours."""
+
+    def make(params, *, beta1=0.9, beta2=0.999, **options):
+        averages = {"betas": (beta1, beta2)} if optimiser in (torch.optim.Adam, torch.optim.AdamW) else {}
+        named = {TORCHS_NAMES.get(name, name): value for name, value in options.items()}
+        return optimiser(params, **averages, **named)
+
+    return make
 
 
-CASES = [(SGD, torch.optim.SGD, options) for options in SGD_OPTIONS]
-CASES += [(Adam, torch_adam, options) for options in ADAM_OPTIONS]
+def torchs_nesterov(params, *, momentum=0.9, **options):
+    return torch.optim.SGD(params, momentum=momentum, nesterov=True, **options)
+
+
+CASES = [(SGD, torchs(torch.optim.SGD), options) for options in SGD_OPTIONS]
+CASES += [(Nesterov, torchs_nesterov, options) for options in ({}, {"momentum": 0.5, "weight_decay": 0.1})]
+CASES += [(Adam, torchs(torch.optim.Adam), options) for options in ADAM_OPTIONS]
+CASES += [(AdamW, torchs(torch.optim.AdamW), options) for options in ADAM_OPTIONS]
+CASES += [(RMSprop, torchs(torch.optim.RMSprop), options) for options in RMSPROP_OPTIONS]
 
 
 @pytest.mark.parametrize("swept", [False, True], ids=["floats", "tensors"])
@@ -74,10 +95,26 @@ def test_numbers_without_end_are_refused(kind, field):
         kind(**{field: float("inf")})
 
 
+@pytest.mark.parametrize("kind", [Adam, AdamW])
 @pytest.mark.parametrize("betas", [(1.0, 0.9), (0.9, 1.0), (1.5, 0.9)])
-def test_adam_refuses_averages_that_never_forget(betas):
-    with pytest.raises(UserError, match=f"beta1 and beta2 must be below 1, not {betas[0]} and {betas[1]}"):
-        Adam(0.1, *betas)
+def test_adam_refuses_averages_that_never_forget(kind, betas):
+    line = f"solver {kind.name}: beta1 and beta2 must be below 1, not {betas[0]} and {betas[1]}"
+    with pytest.raises(UserError, match=line):
+        kind(0.1, *betas)
+
+
+@pytest.mark.parametrize("given", [{"alpha": 1.0}, {"momentum": 1.0}])
+def test_rmsprop_refuses_averages_that_never_forget(given):
+    with pytest.raises(UserError, match="solver rmsprop: alpha and momentum must be below 1, not "):
+        RMSprop(**given)
+
+
+def test_a_variance_that_rounding_made_negative_is_none():
+    solver = RMSprop(lr=0.1, centered=True, epsilon=1.0)
+    mean = torch.tensor([1.0 + 2**-23])  # whose square is above the mean of squares
+    state = {"square": {"w": torch.ones(1)}, "mean": {"w": mean}}
+    params, _ = solver.update({"w": torch.zeros(1)}, {"w": torch.ones(1)}, state)
+    assert_close(params["w"], torch.tensor([-0.1]), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("momentum", [1.0, 1.5])
@@ -92,18 +129,31 @@ def test_what_is_no_number_is_refused(value):
         SGD(value)
 
 
-def test_nesterov_needs_momentum():
-    with pytest.raises(UserError, match="nesterov needs a momentum above 0"):
-        SGD(0.1, nesterov=True)
+@pytest.mark.parametrize("kind", [SGD, Nesterov])
+def test_nesterov_needs_momentum(kind):
+    with pytest.raises(UserError, match=f"solver {kind.name}: nesterov needs a momentum above 0"):
+        kind(0.1, momentum=0.0, nesterov=True)
+
+
+def test_nesterov_without_itself_is_refused():
+    with pytest.raises(UserError, match="without nesterov it is sgd"):
+        Nesterov(nesterov=False)
 
 
 def test_solvers_are_listed_by_name():
-    assert dict(SOLVERS) == {"sgd": SGD, "adam": Adam}
+    assert dict(SOLVERS) == {
+        "sgd": SGD,
+        "nesterov": Nesterov,
+        "adam": Adam,
+        "adamw": AdamW,
+        "rmsprop": RMSprop,
+    }
 
 
+@pytest.mark.parametrize("kind", [SGD, Nesterov])
 @pytest.mark.parametrize("of_grads", [torch.channels_last, torch.contiguous_format])
-def test_a_step_in_place_is_the_step_however_parameters_lie(of_grads):
-    solver = SGD(lr=0.1, momentum=0.9, weight_decay=0.01)
+def test_a_step_in_place_is_the_step_however_parameters_lie(of_grads, kind):
+    solver = kind(lr=0.1, momentum=0.9, weight_decay=0.01)
     weight, grad, velocity = (torch.randn(4, 3, 2, 2, dtype=torch.float64) for _ in range(3))
     params, state = solver.update({"w": weight}, {"w": grad}, {"velocity": {"w": velocity}})
     last = {"memory_format": torch.channels_last}

@@ -160,9 +160,10 @@ def test_clients_whose_rows_define_no_score_do_not_spoil_the_mean(federate, case
     """One client has a single row, from which no area follows; a model that diverged does spoil it."""
     run = federate(cases["multi_label"], METHODS["pfedme"](), solver=SGD(0.1), lanes=5)
     scores = run.step()[0].scores
-    assert 0 <= scores["personal_auc_min"] <= scores["personal_auc"] <= scores["personal_auc_max"] <= 1
+    least, mean, most = (scores[f"personal_train_auc{kind}"] for kind in ("_min", "", "_max"))
+    assert 0 <= least <= mean <= most <= 1
     run.world.pool.inputs[run.world.replicas[0].shards[0]] = torch.nan
-    assert np.isnan(run.evaluate()[0]["personal_auc"])
+    assert np.isnan(run.evaluate()[0]["personal_train_auc"])
 
 
 def test_perplexity_is_that_of_tokens_and_padding_does_not_count():

@@ -71,6 +71,8 @@ def test_every_number_by_hand():
         "bytes_down": 900.0,
         "samples_per_s": pytest.approx(9000 / 4.0),  # 2 + 0.5 + 1.5 seconds, whatever the number of seeds
         "dropped": 3,
+        "diverged": 0,
+        "clients": {},
     }
     assert json.loads(json.dumps(summary.to_json()))["rounds_to"]["0.9"]["mean"] == 2.5
 

@@ -46,9 +46,9 @@ from consilience.algorithms.moon import MOON as MOON
 from consilience.algorithms.pfedme import PFedMe as PFedMe
 from consilience.algorithms.scaffold import Scaffold as Scaffold
 from consilience.algorithms.swa import SWA as SWA
-from consilience.types import registry
+from consilience.plugins import registry
 
-METHODS = registry(globals(), Algorithm)
+METHODS = registry(globals(), Algorithm, "method")
 """The methods, by the names that configurations use."""
 
 

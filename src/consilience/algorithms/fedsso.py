@@ -113,7 +113,7 @@ class FedSSO(SingleExchange):
     def local(self, client: Client, down: State, memory: State) -> tuple[State, State]:
         trained = client.train(down)
         moved = tree.sub(down["params"], trained.model["params"])
-        length = client.solver.lr * trained.steps if self.per_step else client.solver.lr
+        length = trained.length(client.solver) if self.per_step else client.solver.lr
         return {GRADIENT: tree.scale(1 / length, moved), "buffers": trained.model["buffers"]}, memory
 
     def combine(self, hub: State, inbox: Inbox) -> State:

@@ -77,6 +77,7 @@ class PFedMe(SingleExchange):
             "params": down["params"],
             "buffers": down["buffers"],
             PERSONAL: memory[PERSONAL],
+            **client.solver.init(down["params"]),  # nothing but a clock
             "tally": {"loss": zero, "rows": zero},
         }
         after = client.fold(step, carry, {"method": method_numbers, "solver": solver_numbers}, "train")
@@ -129,26 +130,32 @@ class MoreauStep(Step):
 
     def advance(self, carry: State, found: State, extras: State) -> State:
         """The carry after the local copy has followed the personal model."""
-        pull = self._pull(extras)
+        solver, pull = self._pull(carry, extras)
         params = {
             name: value - pull * (value - found[PERSONAL][name]) for name, value in carry["params"].items()
         }
-        return {**found, "params": params, "tally": tree.add(carry["tally"], found["tally"])}
+        tally = tree.add(carry["tally"], found["tally"])
+        return {**found, "params": params, **solver.later(carry), "tally": tally}
 
     def advance_in_place(self, carry: State, found: State, extras: State) -> None:
-        pull = self._pull(extras)
+        solver, pull = self._pull(carry, extras)
         for name, value in carry["params"].items():
             value.sub_(pull * (value - found[PERSONAL][name]))
             carry[PERSONAL][name].copy_(found[PERSONAL][name])
+        for group, values in solver.later(carry).items():
+            for name, number in values.items():
+                carry[group][name].copy_(number)
         super().advance_in_place({group: carry[group] for group in ("buffers", "tally")}, found, extras)
 
     def stackable(self, extras: State) -> bool:
         """Whether no number differs between clients: such would not line up with the stacked tensors."""
         return not extras["method"] and not extras["solver"]
 
-    def _pull(self, extras: State) -> Number:
+    def _pull(self, carry: State, extras: State) -> tuple[Solver, Number]:
+        """The solver, and how far a step goes towards the personal model."""
         method = sweeping.join(self.method, extras["method"])
-        return sweeping.join(self.solver, extras["solver"]).lr * method.strength
+        solver = sweeping.join(self.solver, extras["solver"])
+        return solver, solver.rate(carry) * method.strength
 
     def _gradient(self, model: State, batch: Batch) -> tuple[Params, Tensor, Params]:
         """The gradient of the batch's mean loss, that loss, and the buffers after the pass."""

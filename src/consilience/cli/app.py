@@ -109,14 +109,20 @@ def run(
 
 
 @app.command()
-def resume(path: RunPath, kind: PlotFormat = "png") -> None:
-    """Continue a run from its last checkpoint."""
+def resume(
+    path: RunPath,
+    changes: Annotated[
+        list[str] | None, typer.Argument(help="More rounds, e.g. rounds=200.", metavar="[rounds=N]")
+    ] = None,
+    kind: PlotFormat = "png",
+) -> None:
+    """Continue a run from its last checkpoint; a complete one can be given more rounds."""
     from consilience import experiment
     from consilience.cli.display import display, show_result
 
     _check_format(kind)
     with _resumable(path):
-        result = experiment.resume(path, display())
+        result = experiment.resume(path, display(), rounds=_rounds(changes or []))
     show_result(result, _drawn(path, kind))
 
 
@@ -166,31 +172,42 @@ def export(
     print(write(load_model(file), to or file, kind))
 
 
+def _rounds(changes: list[str]) -> int | None:
+    """The number of rounds that is asked for; nothing else can change once a run has begun."""
+    found = None
+    for change in changes:
+        key, _, value = change.partition("=")
+        if key != "rounds" or not value.isdigit():
+            raise UserError(f"{change!r}: a run that has begun takes no other change than e.g. rounds=200")
+        found = int(value)
+    return found
+
+
 @app.command()
 def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/methods.md.")] = False,
 ) -> None:
-    """List the methods by family, and the parts of which others can be composed."""
-    from consilience.cli.listings import method_table, methods_page, read_inventory
+    """List the methods by family, the parts of which others can be composed, and what plugins add."""
+    from consilience.cli.listings import method_table, methods_page, read_inventory, with_plugins
     from consilience.cli.screen import console
 
     inventory = read_inventory()
     if markdown:
         print(methods_page(inventory), end="")
     elif as_json:
-        print(json.dumps(inventory["methods"], indent=2))
+        print(json.dumps(with_plugins(inventory)["methods"], indent=2))
     else:
-        console().print(method_table(inventory))
+        console().print(method_table(with_plugins(inventory)))
 
 
 @app.command()
 def models() -> None:
     """List the models."""
-    from consilience.cli.listings import model_table, read_inventory
+    from consilience.cli.listings import model_table, read_inventory, with_plugins
     from consilience.cli.screen import console
 
-    console().print(model_table(read_inventory()))
+    console().print(model_table(with_plugins(read_inventory())))
 
 
 @app.command()
@@ -225,9 +242,9 @@ def topology(file: ConfigFile, overrides: Overrides = None, kind: PlotFormat = "
 @app.command()
 def schema() -> None:
     """Print the JSON schema of configuration files, for editors."""
-    from consilience.config.config import Config
+    from consilience.config.schema import config_schema
 
-    print(json.dumps(Config.model_json_schema(), indent=2))
+    print(json.dumps(config_schema(), indent=2))
 
 
 @data_app.command("get")

@@ -15,7 +15,7 @@ from consilience.cli.screen import console
 from consilience.experiment import Arm, Listener, Result
 from consilience.experiment.folder import plots_of
 from consilience.experiment.progress import Clock
-from consilience.report.table import comparison_table
+from consilience.report.table import clients_table, comparison_table
 
 
 def display() -> Listener:
@@ -82,7 +82,12 @@ def show_result(result: Result, drawn: Sequence[Path] = ()) -> None:
         drawn: Plots beside those that every run has.
     """
     screen = console()
-    screen.print(comparison_table(result.summaries, result.targets, result.metric))
+    screen.print(comparison_table(result.summaries, result.targets, result.metric, result.goals))
+    spreads = clients_table(result.summaries, result.metric)
+    if spreads is not None:
+        screen.print(spreads)
+    elif result.clients:
+        screen.print(f"clients' own {result.metric.name}: –  (nobody holds rows out: set partition.holdout)")
     if result.note:
         screen.print(Text(result.note))  # not markup: brackets are the user's
     if result.path is not None:

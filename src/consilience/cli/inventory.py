@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -18,25 +17,32 @@ from consilience.algorithm import Algorithm, Conditions, Family
 from consilience.algorithms import ALIASES, METHODS
 from consilience.data import Dataset
 from consilience.data.partition import Partition
+from consilience.data.partitioners import PARTITIONERS
+from consilience.data.sets import SOURCES, Source
 from consilience.engine.build import simulate
 from consilience.engine.scene import Scene
+from consilience.errors import UserError
 from consilience.exchange.cohort import LocalWork
+from consilience.graphs import TOPOLOGIES
 from consilience.graphs.complete import Complete
 from consilience.graphs.star import Star
-from consilience.learning.solvers import SGD
+from consilience.learning.solvers import SGD, SOLVERS
 from consilience.models import MODELS
 from consilience.models.logistic import Logistic
 from consilience.models.mlp import MLP
 from consilience.objectives import OBJECTIVES
+from consilience.plugins import Registry, announced, called, package_of
+from consilience.problems import PROBLEMS
 from consilience.rules import RULES
 from consilience.server_steps import SERVER_STEPS
+from consilience.tracking import TRACKERS
 from consilience.transforms import TRANSFORMS
 from consilience.wire import HEADER
 
 REFERENCE, LINEAR = MLP(), Logistic()
 """The model for which bytes of a round are given, and that for methods of linear models alone."""
 
-PARTS: dict[str, Mapping[str, type]] = {
+PARTS: dict[str, Registry[type[Any]]] = {
     "objectives: how a client trains": OBJECTIVES,
     "rules: how a hub weighs what it hears": RULES,
     "server steps: what a hub does with the result": SERVER_STEPS,
@@ -45,15 +51,61 @@ PARTS: dict[str, Mapping[str, type]] = {
 """The parts of which other methods can be composed."""
 
 
+KINDS: tuple[Registry[Any], ...] = (
+    METHODS,
+    *PARTS.values(),
+    MODELS,
+    PARTITIONERS,
+    TOPOLOGIES,
+    PROBLEMS,
+    SOLVERS,
+    SOURCES,
+    TRACKERS,
+)
+"""All that plugins can add to."""
+
+
 def make_inventory() -> dict[str, Any]:
     """Families, methods, parts by kind, and models, with nothing but what JSON has."""
     inventory = {
         "families": list(get_args(Family)),
-        "methods": [_method(name, cls) for name, cls in METHODS.items()],
-        "parts": {kind: [_part(name, cls) for name, cls in parts.items()] for kind, parts in PARTS.items()},
-        "models": [_part(name, cls) for name, cls in MODELS.items()],
+        "methods": [_method(name, cls) for name, cls in METHODS.builtin.items()],
+        "parts": {
+            kind: [_part(name, cls) for name, cls in parts.builtin.items()] for kind, parts in PARTS.items()
+        },
+        "models": [_part(name, cls) for name, cls in MODELS.builtin.items()],
     }
     return cast(dict[str, Any], json.loads(json.dumps(inventory)))
+
+
+def plugin_inventory() -> tuple[list[dict[str, Any]], list[str]]:
+    """What plugins add, with kind and package; and a line for each that cannot be used."""
+    entries, faults = [], []
+    for plugin in announced():
+        try:
+            kinds = [kind for kind in KINDS if kind.means(plugin)]
+            if not kinds:
+                raise UserError(f"plugin {called(plugin)}: is no part of any kind")
+            for kind in kinds:
+                entries.append(_plugin(plugin.name, kind, package_of(plugin), called(plugin)))
+        except UserError as error:
+            faults.append(str(error))
+    return entries, faults
+
+
+def _plugin(name: str, registry: Registry[Any], package: str, who: str) -> dict[str, Any]:
+    part, known = registry[name], {"kind": registry.kind, "package": package}
+    if registry is not METHODS:
+        return {**(_part(name, part) if isinstance(part, type) else _source(part)), **known}
+    try:
+        return {**_method(name, part), **known}
+    except Exception as error:  # whatever the code of others does
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"plugin {who}: a round of it fails ({reason})") from error
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {"name": source.name, "summary": source.description, "parameters": {}}
 
 
 def write_inventory(path: Path) -> None:

@@ -7,11 +7,13 @@ listing is there at once.
 from __future__ import annotations
 
 import json
+import sys
 from importlib import resources
 from typing import Any, cast
 
 from rich.table import Table
 
+from consilience.plugins import announced
 from consilience.report.units import human_bytes
 
 INVENTORY = "inventory.json"
@@ -39,6 +41,21 @@ def read_inventory() -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(text))
 
 
+def with_plugins(inventory: dict[str, Any]) -> dict[str, Any]:
+    """The inventory and what plugins add to it; those that cannot be used are told on standard error."""
+    if not announced():
+        return inventory
+    from consilience.cli.inventory import plugin_inventory  # which brings torch
+
+    entries, faults = plugin_inventory()
+    for fault in faults:
+        print(f"consilience: {fault}", file=sys.stderr)
+    more: dict[str, list[Any]] = {"plugins": entries}
+    for key, kind in (("methods", "method"), ("models", "model")):
+        more[key] = [*inventory[key], *(entry for entry in entries if entry["kind"] == kind)]
+    return {**inventory, **more}
+
+
 def method_table(inventory: dict[str, Any]) -> Table:
     """The methods by family, then the parts of which others can be composed, one line each."""
     table = Table(
@@ -58,13 +75,28 @@ def method_table(inventory: dict[str, Any]) -> Table:
             places = " ".join(place for place in ("star", "graph") if entry[place])
             up, down = human_bytes(entry["bytes_up"]), human_bytes(entry["bytes_down"])
             mark = "*" if entry["linear"] else ""
-            table.add_row(names, entry["summary"], up + mark, down + mark, places)
+            summary = entry["summary"] + (f" ({entry['package']})" if "package" in entry else "")
+            table.add_row(names, summary, up + mark, down + mark, places)
     for kind, parts in inventory["parts"].items():
         table.add_section()
         table.add_row("", f"[bold]{kind}[/bold]")
         for part in parts:
             table.add_row(part["name"], part["summary"])
+    for kind, entries in _others(inventory).items():
+        table.add_section()
+        table.add_row("", f"[bold]plugins: {kind}[/bold]")
+        for entry in entries:
+            table.add_row(entry["name"], f"{entry['summary']} ({entry['package']})")
     return table
+
+
+def _others(inventory: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What plugins add besides methods, by kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in inventory.get("plugins", []):
+        if entry["kind"] != "method":
+            found.setdefault(entry["kind"], []).append(entry)
+    return found
 
 
 def methods_page(inventory: dict[str, Any]) -> str:

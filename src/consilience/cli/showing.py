@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from consilience.cli.screen import console
 from consilience.config.config import Config
 from consilience.data import load
 from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
+from consilience.data.partition import Partition
 from consilience.errors import UserError
 from consilience.experiment import split
 from consilience.graphs.base import Adjacency
@@ -55,11 +57,23 @@ def show_partitions(config: Config, kind: str = "png") -> None:
             )
         screen.print(table)
         first = parts[one.seeds[0]]
+        if first.names:
+            screen.print(_clients(first))
         path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
         title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
-        bubble_plot(class_counts(labels, first.shards, dataset.outputs), path, title)
+        bubble_plot(class_counts(labels, first.shards, dataset.outputs), path, title, None, first.names)
         print(f"plot: {path}")
+
+
+def _clients(part: Partition) -> Table:
+    """Who holds how much, of clients that have names."""
+    table = Table("client")
+    for column in ("training rows", "own test rows"):
+        table.add_column(column, justify="right")
+    for name, rows, tests in zip(part.names, part.shards, part.holdouts, strict=True):
+        table.add_row(Text(name), str(len(rows)), str(len(tests)))
+    return table
 
 
 def show_topologies(config: Config, kind: str = "png") -> None:
@@ -99,10 +113,12 @@ def show_topologies(config: Config, kind: str = "png") -> None:
             )
         screen.print(table)
         first = one.seeds[0]
-        sizes = [len(rows) for rows in split(one, one.data.own or load(one.data.name))[first].shards]
+        held = split(one, one.data.own or load(one.data.name))[first]
+        sizes = [len(rows) for rows in held.shards]
         path = one.out / f"{one.name}-{setting.replace(' ', '-')}-topology.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        graph_plot(graphs[first], sizes, path, f"{one.topology.name}, {one.data.name}, seed {first}")
+        title = f"{one.topology.name}, {one.data.name}, seed {first}"
+        graph_plot(graphs[first], sizes, path, title, held.names)
         print(f"plot: {path}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,18 +21,24 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from consilience.algorithm import Init
+from consilience.config.augmenting import AugmentField
 from consilience.config.entries import read_method
 from consilience.config.fields import (
     MethodsField,
     ModelField,
     PartitionerField,
     ProblemField,
+    ScheduleField,
     SolverField,
     TopologyField,
+    TrackersField,
     read_solver,
 )
+from consilience.config.hints import place_of
+from consilience.config.metrics import MetricsField
 from consilience.config.options import allow_lists, first_problem, read_part
 from consilience.config.overrides import DEFAULT_PARTS
+from consilience.config.own_data import with_clients
 from consilience.config.sections import (
     CheckpointSection,
     DataSection,
@@ -39,8 +46,10 @@ from consilience.config.sections import (
     LocalSection,
     NetworkSection,
     Section,
+    TargetsByScore,
     read_data,
 )
+from consilience.config.stopping import StopWhenField
 from consilience.config.sweeps import OF_SETTING, OF_TRAINING, PLAIN, Numbers, expand, put, take_lists
 from consilience.data.dataset import Dataset
 from consilience.data.partitioners import PARTITIONERS
@@ -53,10 +62,23 @@ from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
 from consilience.sweeping import label_of
 
-WHOLE_RUN = frozenset({"name", "out", "targets", "note", "device", "memory", "compare"})
+WHOLE_RUN = frozenset(
+    {"metrics", "name", "out", "targets", "note", "device", "memory", "tracking", "compare"}
+)
 """Keys that an item of `compare` cannot change."""
 INTERNAL = frozenset({"compare", "numbers"})
 """Fields that a setting has of its own."""
+
+LOG = logging.getLogger("consilience")
+
+
+def _read_seeds(value: object) -> object:
+    """The list of seeds; a number alone is one of them, and says so where it could be meant as a count."""
+    if not isinstance(value, int):
+        return value
+    if value > 1:
+        LOG.warning("seeds: %s is one seed; for %s of them write seeds: %s", value, value, [*range(value)])
+    return [value]
 
 
 class Config(Section):
@@ -70,6 +92,9 @@ class Config(Section):
     method: MethodsField = Field(default_factory=lambda: [read_method(DEFAULT_PARTS["method"])])
     data: Annotated[DataSection, BeforeValidator(read_data, json_schema_input_type=DataSection | str)] = (
         Field(default_factory=DataSection)
+    )
+    augment: AugmentField = Field(
+        (), description="How training inputs are varied, e.g. [flip, crop, package.module:function]."
     )
     problem: ProblemField | None = Field(
         None, description="What is to be learned; by default what the data set's targets look like."
@@ -92,18 +117,20 @@ class Config(Section):
     rounds: int = Field(20, ge=1)
     local: LocalSection = Field(default_factory=lambda: LocalSection(epochs=1))
     solver: SolverField = Field(default_factory=lambda: read_solver(DEFAULT_PARTS["solver"]))
+    schedule: ScheduleField | None = Field(
+        None, description="How the solver's learning rate changes; by default it does not."
+    )
     topology: TopologyField = Field(
         default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
     )
-    init: Init | None = Field(
-        None, description="How models start; by default common on a star and different on a graph."
+    init: Init | str | None = Field(
+        None,
+        description="How models start: common or different, by default common on a star and different on a "
+        "graph; or a file of weights (safetensors, or a state dict) with which all start.",
     )
     seeds: Annotated[
         list[Annotated[int, Field(ge=0)]],
-        BeforeValidator(
-            lambda v: [v] if isinstance(v, int) else v,
-            json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int,
-        ),
+        BeforeValidator(_read_seeds, json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int),
     ] = Field([0], min_length=1)
     executor: ExecutorName = "auto"
     lanes: int | None = Field(
@@ -133,13 +160,25 @@ class Config(Section):
         "is ahead. Those of very large models never are.",
     )
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
-    targets: list[FiniteFloat] | None = Field(
-        None, description="Values of the problem's metric to reach; by default accuracies of 0.8 and 0.9."
+    metrics: MetricsField = Field(
+        default_factory=list,
+        description="Scores beside the problem's own: names, or functions as package.module:name.",
+    )
+    targets: list[FiniteFloat] | TargetsByScore | None = Field(
+        None,
+        description="Values of the problem's metric to reach, or such lists by the names of scores; "
+        "by default accuracies of 0.8 and 0.9.",
+    )
+    stop_when: StopWhenField | None = Field(
+        None, description="What ends a run before its last round: scores that are enough, or patience."
     )
     note: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         "", description="Printed under the table of results: what there is to see in it."
     )
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    tracking: TrackersField = Field(
+        default_factory=list, description="Who is told how the run goes: tensorboard, mlflow, wandb."
+    )
     out: Path = Path("runs")
     compare: list[dict[str, Any]] = Field(
         default_factory=list, description="Several settings: each item overrides keys of this file."
@@ -165,11 +204,18 @@ class Config(Section):
         if self.participants > self.population:
             raise UserError(f"participation {self.participation} is more than the {self.population} clients")
         for choice in self.method:
-            if choice.init and self.init and choice.init != self.init:
+            if choice.init and self.common and choice.init != self.common:
                 raise UserError(f"{choice.label} means init: {choice.init}, but init is {self.init}")
             if choice.on_graph and self.topology.name == "star":
                 raise UserError(f"{choice.label} is fedavg on a graph; set topology, e.g. erdos_renyi")
         return self
+
+    @property
+    def common(self) -> Init | None:
+        """Whether models start alike, where `init` says so: with weights from a file they do."""
+        if self.init is None:
+            return None
+        return "different" if self.init == "different" else "common"
 
     @property
     def population(self) -> int:
@@ -249,13 +295,16 @@ class Config(Section):
             return [(self.topology.name, self)]
         base = put(self._values(), self.numbers.lists)
         settings = []
-        for number, changes in enumerate(self.compare):
-            for key in sorted(changes.keys() & WHOLE_RUN):
-                raise UserError(f"compare[{number}]: {key} belongs to the whole run, not to one setting")
-            label = changes.get("label")
-            merged = {**base, **{key: value for key, value in changes.items() if key != "label"}}
+        for number, given in enumerate(self.compare):
+            _check_changes(number, given)
+            label, changes = given.get("label"), {key: given[key] for key in given if key != "label"}
+            solver = changes.get("solver")
+            if isinstance(solver, dict) and "name" not in solver:  # the solver of this file, but for these
+                changes["solver"] = {**self.solver.written, **solver}
+            merged = {**base, **changes}
             data = changes.get("data", self.data.name)
             same = (data.get("name") if isinstance(data, dict) else data) == self.data.name
+            same = same and ":" not in self.data.name  # a function is called again, with its options
             config = read_config(merged, f"compare[{number}]", self.data.own if same else None)
             settings.append((str(label or config.topology.name), config))
         labels = [label for label, _ in settings]
@@ -291,12 +340,24 @@ def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset 
             raise unknown("key", "numbers", Config.model_fields.keys() - INTERNAL)
         data = read_data(values.get("data", own))
         if own is not None and isinstance(data, dict):
-            values["data"] = {**data, "own": own}
-        return Config.model_validate({**values, "numbers": Numbers(lists)})
+            data = {**data, "own": own}
+        if data is not None:
+            values["data"] = data
+        return Config.model_validate({**with_clients(values), "numbers": Numbers(lists)})
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except ValidationError as error:
         raise UserError(f"{source}: {_problem(error)}") from None
+
+
+def _check_changes(number: int, changes: Mapping[str, Any]) -> None:
+    """Refuse keys that an item of `compare` cannot have."""
+    for key in sorted(changes.keys() & WHOLE_RUN):
+        raise UserError(f"compare[{number}]: {key} belongs to the whole run, not to one setting")
+    known = {"label", *Config.model_fields} - WHOLE_RUN
+    for key in changes:
+        if key not in known:
+            raise UserError(f"compare[{number}]: {unknown('key', key, known, place_of(key))}")
 
 
 def _problem(error: ValidationError) -> str:
@@ -310,7 +371,7 @@ def _problem(error: ValidationError) -> str:
         assert isinstance(kind, type)
         assert issubclass(kind, BaseModel)
         section = kind
-    valid = [name for name in section.model_fields if name not in ("own", "numbers")]
-    return str(
-        unknown("key", ".".join(map(str, problem["loc"])), [".".join([*map(str, path), n]) for n in valid])
-    )
+    shown = [name for name in section.model_fields if name not in ("own", "numbers")]
+    valid = [".".join([*map(str, path), name]) for name in shown]
+    meant = place_of(str(problem["loc"][-1]))
+    return str(unknown("key", ".".join(map(str, problem["loc"])), valid, meant))

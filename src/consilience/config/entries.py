@@ -9,10 +9,12 @@ from typing import Any, cast
 
 from consilience.algorithm import Algorithm, Init
 from consilience.algorithms import ALIASES, METHODS
+from consilience.config.hints import place_of
 from consilience.config.options import FLOATS, Sweep, part_schema, read_sweep, sweep_of, write_part
 from consilience.errors import UserError, unknown
 from consilience.method import Composed
 from consilience.objectives import OBJECTIVES
+from consilience.plugins import is_reference, name_of
 from consilience.rules import RULES
 from consilience.server_steps import SERVER_STEPS
 from consilience.sweeping import apart
@@ -22,6 +24,9 @@ from consilience.transforms.until import Until
 
 _SLOTS: dict[str, Mapping[str, type[Any]]] = {"objective": OBJECTIVES, "rule": RULES, "server": SERVER_STEPS}
 """The parts of a composed method, and what there is of each."""
+
+CHANGES = ("label", "transforms", "then")
+"""The keys that every entry of `method:` may have."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def _transformed(choice: MethodChoice, entries: object, label: str | None) -> Me
             for algorithm, first in pairs
             for transform, second in zip(sweep.variants, sweep.numbers, strict=True)
         ]
-        names.append(_label(str(sweep.written["name"]), sweep.variants[0], sweep.written))
+        names.append(_label(sweep.variants[0].name, sweep.variants[0], sweep.written))
         written.append(sweep.written)
     variants, numbers = zip(*pairs, strict=True)
     name = label or " ".join(names)
@@ -119,11 +124,11 @@ def _entry(algorithm: Algorithm) -> dict[str, object] | None:
     """The entry that stands for an object in a file; None where none does."""
     if isinstance(algorithm, Composed):
         slots = {slot: getattr(algorithm, slot) for slot in _SLOTS}
-        known = all(_SLOTS[slot].get(part.name) is type(part) for slot, part in slots.items())
+        known = all(_knows(_SLOTS[slot], part) for slot, part in slots.items())
         return {slot: write_part(part) for slot, part in slots.items()} if known else None
     if isinstance(algorithm, Transformed):
         inner, transform = _entry(algorithm.inner), algorithm.transform
-        if inner is None or "then" in inner or TRANSFORMS.get(transform.name) is not type(transform):
+        if inner is None or "then" in inner or not _knows(TRANSFORMS, transform):
             return None
         before = cast("list[object]", inner.get("transforms", []))
         return {**inner, "transforms": [*before, write_part(transform)]}
@@ -132,7 +137,12 @@ def _entry(algorithm: Algorithm) -> dict[str, object] | None:
         if first is None or then is None or "then" in first:
             return None
         return {**first, "then": {"method": then, "after": algorithm.rounds}}
-    return write_part(algorithm) if METHODS.get(algorithm.name) is type(algorithm) else None
+    return write_part(algorithm) if _knows(METHODS, algorithm) else None
+
+
+def _knows(registry: Mapping[str, type[Any]], part: object) -> bool:
+    """Whether a configuration can name a part."""
+    return registry.get(name_of(part)) is type(part)
 
 
 def _named(options: dict[str, object], label: str | None) -> MethodChoice:
@@ -142,9 +152,10 @@ def _named(options: dict[str, object], label: str | None) -> MethodChoice:
     alias = ALIASES.get(name)
     if alias is None and name not in METHODS:
         raise unknown("method", name, {*METHODS, *ALIASES})
-    sweep = read_sweep("method", METHODS, {**options, "name": alias.method if alias else name})
+    sweep = read_sweep("method", METHODS, {**options, "name": alias.method if alias else name}, CHANGES)
+    first = sweep.variants[0]
     written = {**sweep.written, "name": name}
-    label = label or _label(name, sweep.variants[0], sweep.written)
+    label = label or _label(first.name if is_reference(name) else name, first, sweep.written)
     renamed = Sweep(sweep.variants, sweep.numbers, {**written, "label": label})
     return MethodChoice(label, renamed, alias.init if alias else None, on_graph=alias is not None)
 
@@ -152,7 +163,8 @@ def _named(options: dict[str, object], label: str | None) -> MethodChoice:
 def _composition(options: dict[str, object], label: str | None) -> MethodChoice:
     for key in options:
         if key not in _SLOTS:
-            raise unknown("part of a composed method", key, _SLOTS)
+            known = (*_SLOTS, *CHANGES)
+            raise unknown("part of a composed method", key, known, place_of(key, "method", known))
     slots = {slot: read_sweep(slot, _SLOTS[slot], value) for slot, value in options.items()}
     variants: list[Algorithm] = []
     numbers: list[dict[str, object]] = []
@@ -163,7 +175,7 @@ def _composition(options: dict[str, object], label: str | None) -> MethodChoice:
         for slot, i in picks.items():
             told = apart(told, slots[slot].numbers[i], slot)
         numbers.append(told)
-    name = label or "+".join(str(sweep.written["name"]) for sweep in slots.values())
+    name = label or "+".join(sweep.variants[0].name for sweep in slots.values())
     written: dict[str, object] = {slot: sweep.written for slot, sweep in slots.items()} | {"label": name}
     return MethodChoice(name, Sweep(tuple(variants), tuple(numbers), written), None, on_graph=False)
 

@@ -20,13 +20,18 @@ from consilience.config.options import (
     sweep_of,
     write_part,
 )
+from consilience.config.overrides import DEFAULT_PARTS
 from consilience.data.partitioners import PARTITIONERS, Partitioner
 from consilience.errors import UserError
 from consilience.graphs import TOPOLOGIES
 from consilience.graphs.base import Topology
+from consilience.learning.schedules import SCHEDULES, Schedule
 from consilience.learning.solvers import SOLVERS, Solver
 from consilience.models import MODELS, ModelSpec
+from consilience.models.own import OwnModel, read_own
+from consilience.plugins import REFERENCE, name_of
 from consilience.problems import PROBLEMS, Problem
+from consilience.tracking import TRACKERS, Tracker
 
 
 @dataclass(frozen=True)
@@ -51,14 +56,30 @@ def _one(
 
 
 def read_solver(value: object) -> Sweep[Solver]:
-    """The solver, or several that differ in numbers, for an entry in a configuration or for an object."""
+    """The solver, or several that differ in numbers, for an entry in a configuration or for an object.
+
+    Options without a name are those of the default solver.
+    """
     if isinstance(value, Sweep):
         return value
     if isinstance(value, Solver):
-        if SOLVERS.get(value.name) is not type(value):
+        if SOLVERS.get(name_of(value)) is not type(value):
             return sweep_of(value)
         value = write_part(value)
+    if isinstance(value, Mapping) and "name" not in value:
+        value = {"name": DEFAULT_PARTS["solver"], **value}
     return read_sweep("solver", SOLVERS, value)
+
+
+def read_schedule(value: object) -> Sweep[Schedule]:
+    """The schedule, or several that differ in numbers, for an entry in a configuration or for an object."""
+    if isinstance(value, Sweep):
+        return value
+    if isinstance(value, Schedule):
+        if SCHEDULES.get(name_of(value)) is not type(value):
+            return sweep_of(value)
+        value = write_part(value)
+    return read_sweep("schedule", SCHEDULES, value)
 
 
 def _read_methods(value: object) -> list[MethodChoice]:
@@ -73,15 +94,59 @@ def _read_methods(value: object) -> list[MethodChoice]:
     return choices
 
 
+def _read_trackers(value: object) -> list[Tracker]:
+    entries = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return [one if isinstance(one, Tracker) else read_part("tracking", TRACKERS, one) for one in entries]
+
+
+def _read_model(value: object) -> ModelSpec | OwnModel:
+    """A model of this library or of one's own."""
+    if isinstance(value, ModelSpec):
+        return value
+    return read_own(value) or read_part("model", MODELS, value)
+
+
+def _write_model(model: ModelSpec | OwnModel) -> dict[str, object]:
+    return model.written() if isinstance(model, OwnModel) else write_part(model)
+
+
+def _model_schema() -> dict[str, Any]:
+    own = {
+        "type": "object",
+        "title": "package.module:Name",
+        "description": "A model of one's own, with options for what makes it.",
+        "properties": {"name": {"type": "string", "pattern": REFERENCE}},
+        "required": ["name"],
+    }
+    return {"anyOf": [*part_schema(MODELS)["anyOf"], own]}
+
+
 PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner, sweep=NUMBERS)]
-ModelField = Annotated[ModelSpec, *_one("model", MODELS, ModelSpec)]
+ModelField = Annotated[
+    ModelSpec | OwnModel,
+    PlainValidator(_read_model),
+    PlainSerializer(_write_model, return_type=dict),
+    _Described(_model_schema),
+]
 ProblemField = Annotated[Problem, *_one("problem", PROBLEMS, Problem)]
 TopologyField = Annotated[Topology, *_one("topology", TOPOLOGIES, Topology, sweep=NUMBERS)]
 SolverField = Annotated[
     Sweep[Solver],
     PlainValidator(read_solver),
     PlainSerializer(lambda sweep: sweep.written, return_type=dict),
-    _Described(partial(part_schema, SOLVERS, sweep=FLOATS)),
+    _Described(partial(part_schema, SOLVERS, sweep=FLOATS, default=DEFAULT_PARTS["solver"])),
+]
+TrackersField = Annotated[
+    list[Tracker],
+    PlainValidator(_read_trackers),
+    PlainSerializer(lambda trackers: [write_part(one) for one in trackers], return_type=list),
+    _Described(lambda: {"anyOf": [part_schema(TRACKERS), {"type": "array", "items": part_schema(TRACKERS)}]}),
+]
+ScheduleField = Annotated[
+    Sweep[Schedule],
+    PlainValidator(read_schedule),
+    PlainSerializer(lambda sweep: sweep.written, return_type=dict),
+    _Described(partial(part_schema, SCHEDULES, sweep=FLOATS)),
 ]
 MethodsField = Annotated[
     list[MethodChoice],

@@ -9,11 +9,15 @@ import yaml
 
 from consilience.config.config import Config, read_config
 from consilience.config.overrides import apply, check_effect
+from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in a file, after `key=value` overrides (dotted keys, YAML values)."""
+def load_config(path: Path, overrides: Sequence[str] = (), own: Dataset | None = None) -> Config:
+    """The configuration in a file, after `key=value` overrides (dotted keys, YAML values).
+
+    `own` is a data set from Python, in place of a known one.
+    """
     try:
         values = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -25,4 +29,4 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     for number, override in enumerate(overrides):
         check_effect(values, override)
         apply(values, override, {earlier.partition("=")[0] for earlier in overrides[:number]})
-    return read_config(values, str(path))
+    return read_config(values, str(path), own)

@@ -15,7 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from consilience.config.hints import place_of
 from consilience.errors import UserError, unknown
+from consilience.plugins import REFERENCE, name_of
 from consilience.sweeping import (
     admits,
     apart,
@@ -44,19 +46,21 @@ def read_part(kind: str, registry: Mapping[str, type[T]], value: object) -> T:
     return make_part(kind, registry[name], options)
 
 
-def make_part(kind: str, cls: type[T], options: Mapping[str, object]) -> T:
+def make_part(kind: str, cls: type[T], options: Mapping[str, object], more: tuple[str, ...] = ()) -> T:
     """The part of a class with some options, which are checked.
 
     Args:
         kind: What such a part is called in errors, e.g. "model".
         cls: The class of the part.
         options: Values by the names of its fields.
+        more: Keys that entries of this kind may have besides, for errors that say what is known.
     """
     name = getattr(cls, "name", cls.__name__)
     fields = option_types(cls)
     for key in options:
         if key not in fields:
-            raise unknown(f"option of {kind} {name}", key, fields)
+            known = (*fields, *more)
+            raise unknown(f"option of {kind} {name}", key, known, place_of(key, kind, known))
         if isinstance(options[key], bool) and not admits(fields[key], bool):
             raise UserError(f"{kind} {name}: {key}: expected a number or a name, not {options[key]}")
     try:
@@ -103,7 +107,7 @@ def _name_and_options(kind: str, value: object) -> tuple[str, dict[str, object]]
 
 def write_part(part: object) -> dict[str, object]:
     """The inverse of `read_part`, with every option spelled out."""
-    written: dict[str, object] = {"name": getattr(part, "name", type(part).__name__)}
+    written: dict[str, object] = {"name": name_of(part)}
     for field in dataclasses.fields(typing.cast(Any, part)):
         value = getattr(part, field.name)
         written[field.name] = write_part(value) if dataclasses.is_dataclass(value) else _plain(value)
@@ -182,19 +186,22 @@ def _number(key: str, value: object) -> float:
     raise UserError(f"{key}: a list here is a sweep over numbers, and {value!r} is not one")
 
 
-def read_sweep(kind: str, registry: Mapping[str, type[T]], value: object) -> Sweep[T]:
+def read_sweep(
+    kind: str, registry: Mapping[str, type[T]], value: object, more: tuple[str, ...] = ()
+) -> Sweep[T]:
     """The part that an entry stands for, in a variant for every combination of the lists among its numbers.
 
     Args:
         kind: What such a part is called in errors, e.g. "solver".
         registry: The parts of this kind, by name.
         value: What a configuration says: a name, or a mapping with a name and options.
+        more: Keys that entries of this kind may have besides, for errors that say what is known.
     """
     name, options = _name_and_options(kind, value)
     if name not in registry:
         raise unknown(kind, name, registry)
     combined = list(grid(options, option_types(registry[name])))
-    variants = tuple(make_part(kind, registry[name], chosen) for chosen, _ in combined)
+    variants = tuple(make_part(kind, registry[name], chosen, more) for chosen, _ in combined)
     numbers = tuple(differing for _, differing in combined)
     lists = {key: list(dict.fromkeys(one[key] for one in numbers)) for key in numbers[0]}
     return Sweep(variants, numbers, {**write_part(variants[0]), **lists})
@@ -235,6 +242,7 @@ def part_schema(
     *,
     sweep: Sequence[str] = (),
     more: Mapping[str, JsonSchema] | None = None,
+    default: str | None = None,
 ) -> JsonSchema:
     """The JSON schema, for editors, of a part: a name, or an object with a name and that part's options.
 
@@ -242,14 +250,18 @@ def part_schema(
         registry: The parts to choose from, by name.
         sweep: The types of options, in the words of a schema, that may be lists of such numbers.
         more: Schemas of further keys that every such object may have.
+        default: The part that is meant where an object has no name.
     """
     variants = []
     for name, cls in registry.items():
         properties = TypeAdapter(cls).json_schema().get("properties", {})
         if sweep:
             properties = {key: _or_list(schema, sweep) for key, schema in properties.items()}
-        variants.append(_object_schema(name, cls, {**properties, **(more or {})}))
-    return {"anyOf": [{"enum": sorted(registry)}, *variants]}
+        variant = _object_schema(name, cls, {**properties, **(more or {})})
+        variants.append(variant if name == default else {**variant, "required": ["name"]})
+    elsewhere = {"type": "string", "pattern": REFERENCE, "title": "package.module:Name"}
+    own = {"type": "object", "properties": {"name": elsewhere, **(more or {})}, "required": ["name"]}
+    return {"anyOf": [{"enum": sorted(registry)}, *variants, elsewhere, own]}
 
 
 def _object_schema(name: str, cls: type, properties: dict[str, JsonSchema]) -> JsonSchema:
@@ -258,7 +270,6 @@ def _object_schema(name: str, cls: type, properties: dict[str, JsonSchema]) -> J
         "title": name,
         "description": (cls.__doc__ or "").strip().splitlines()[0],
         "properties": {"name": {"const": name}, **properties},
-        "required": ["name"],
         "additionalProperties": False,
     }
 

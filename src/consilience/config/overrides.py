@@ -15,6 +15,7 @@ DEFAULT_PARTS = {
     "problem": "classification",
     "model": "mlp",
     "solver": "sgd",
+    "schedule": "constant",
     "topology": "star",
 }
 """The keys that hold named parts, and the part each holds by default."""
@@ -58,7 +59,8 @@ def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
     if not isinstance(place, dict):
         raise UserError(f"override {override!r}: {parents[-1]!r} is a plain value, it has no {last!r}")
     owner = next((key for key in reversed(parents) if not key.isdigit()), "")
-    if last == "name" and owner in (*DEFAULT_PARTS, *SLOTS) and place.get("name") != value:
+    named = place.get("name") or (DEFAULT_PARTS["solver"] if owner == "solver" else None)
+    if last == "name" and owner in (*DEFAULT_PARTS, *SLOTS) and named != value:
         # Another part has other options: those of the file go, those of earlier overrides stay.
         for key in [key for key in place if ".".join([*parents, key]) not in earlier]:
             del place[key]

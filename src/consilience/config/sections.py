@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    FiniteFloat,
     PlainValidator,
     field_validator,
     model_validator,
@@ -15,11 +18,25 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from consilience.config.options import allow_lists
-from consilience.data.dataset import Dataset, Normalisation
-from consilience.data.sets import SOURCES
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import Normalisation
+from consilience.data.sets import SOURCES, Source
 from consilience.engine.network import Network
 from consilience.errors import UserError, unknown
 from consilience.learning.coordinate import Coordinate
+from consilience.plugins import is_reference, load
+
+TargetsByScore = dict[
+    str,
+    Annotated[
+        list[FiniteFloat],
+        BeforeValidator(
+            lambda value: value if isinstance(value, list) else [value],
+            json_schema_input_type=list[float] | float,
+        ),
+    ],
+]
+"""Values to reach, by the names of scores."""
 
 
 class Section(BaseModel):
@@ -43,10 +60,23 @@ class Section(BaseModel):
 class DataSection(Section):
     """Which data there are, and how inputs are scaled."""
 
-    name: str = Field("mnist-sample", description="A data set's name; see `consilience datasets`.")
+    # A function's options may stand beside its name.
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    name: str = Field(
+        "mnist-sample",
+        description="A data set's name (`consilience datasets`), or package.module:function that gives one.",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of such a function.")
     normalize: Normalisation = Field(
-        "half",
-        description="none: raw; unit: [0, 1]; half: [-1, 1]; standard: mean 0, variance 1 per channel.",
+        "auto",
+        description="auto: half for bytes, none for floats; none: raw; unit: [0, 1]; half: [-1, 1]; "
+        "standard: mean 0, variance 1 per channel.",
+    )
+    resident: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Whether inputs are held in memory, or read as batches need them; by default held "
+        "where they take at most half of it.",
     )
     own: SkipJsonSchema[Annotated[Dataset | None, PlainValidator(lambda v: v), Field(exclude=True)]] = None
     """A data set from Python, in place of a known one."""
@@ -145,12 +175,35 @@ def named(value: Any) -> Any:
 
 
 def read_data(value: Any) -> Any:
-    """The section `data` from a name, a mapping or a Dataset."""
+    """The section `data` from a name, a mapping or a Dataset; a function that is named is called."""
     if isinstance(value, Dataset):
         return {"name": value.name, "own": value}
+    known = named(value)
+    if isinstance(known, dict) and is_reference(known.get("name")) and known.get("own") is None:
+        found = load(known["name"], "data set")
+        return known if isinstance(found, Source) else made_data(known, found)
     if value is not None and not isinstance(value, str | dict | DataSection):
         kind = type(value).__name__
         raise UserError(
-            f"data: expected a name or a Dataset (Dataset.from_arrays, Dataset.from_torch), not a {kind}"
+            f"data: expected a name or a Dataset (Dataset.from_arrays, Dataset.from_clients), not a {kind}"
         )
-    return named(value)
+    return known
+
+
+def made_data(section: dict[str, Any], function: Any) -> dict[str, Any]:
+    """The section `data` with what its function gives; keys that are no others are the function's options."""
+    keys = DataSection.model_fields.keys()
+    options = {**section.get("options", {}), **{k: v for k, v in section.items() if k not in keys}}
+    name = section["name"]
+    if not callable(function):
+        raise UserError(f"data: {name} is a {type(function).__name__}, not a function that gives data")
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise UserError(f"data: {name}: {error}") from None
+    own = function(**options)
+    if isinstance(own, dict):
+        own = Dataset.from_clients(own, name)
+    if not isinstance(own, Dataset):
+        raise UserError(f"data: {name} gives a {type(own).__name__}, not a Dataset or arrays by client")
+    return {**{key: section[key] for key in section if key in keys}, "options": options, "own": own}

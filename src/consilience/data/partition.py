@@ -32,12 +32,14 @@ class Partition:
         recipe: How it was made: name, options, seed, clients, and `moved`, the number of rows taken from
             the largest clients because the draw left others too small.
         dropped: The number of training rows that nobody holds.
+        names: What the clients are called, where they have names.
     """
 
     shards: tuple[Rows, ...]
     holdouts: tuple[Rows, ...]
     recipe: dict[str, object]
     dropped: int
+    names: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, object]:
         """The recipe, the sizes and a digest of every row number, ready for JSON."""
@@ -47,6 +49,7 @@ class Partition:
             digest.update(len(rows).to_bytes(8, "little") + rows.astype("<i8").tobytes())
         return {
             "recipe": self.recipe,
+            **({"clients": list(self.names)} if self.names else {}),
             "sizes": [len(rows) for rows in self.shards],
             "holdout_sizes": [len(rows) for rows in self.holdouts],
             "dropped": self.dropped,
@@ -62,6 +65,7 @@ def partition(
     *,
     groups: Labels | None = None,
     test_groups: Labels | None = None,
+    names: Sequence[str] = (),
 ) -> Partition:
     """The partition of a training set over clients; the same arguments always give the same one.
 
@@ -72,6 +76,7 @@ def partition(
         seed: A number from 0 to 2**64 - 1.
         groups: [n] who made each training row, for partitioners that follow it.
         test_groups: Who made each test row, so that clients which are groups evaluate on their own.
+        names: What the groups are called, so that clients which are groups are called so, too.
 
     Raises:
         UserError: The request cannot be met.
@@ -102,7 +107,10 @@ def partition(
         )
 
     held = [_hold_out(shard, partitioner.holdout, rng) for shard in dealt]
-    own_tests = partitioner.test_rows(dealt, groups, test_groups)
+    owners = partitioner.owners(dealt, groups)
+    own_tests = [np.empty(0, dtype=np.int64) for _ in dealt]
+    if owners is not None and test_groups is not None:
+        own_tests = [np.flatnonzero(test_groups == owner) for owner in owners]
     options = {
         option: list(value) if isinstance(value, tuple) else value
         for option, value in asdict(partitioner).items()
@@ -120,6 +128,7 @@ def partition(
             "moved": moved,
         },
         dropped=rows - sum(map(len, dealt)),
+        names=tuple(names[owner] for owner in owners or ()) if names else (),
     )
 
 

@@ -12,12 +12,14 @@ from torch import nn
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Conditions
-from consilience.data.dataset import Dataset, normalisation
-from consilience.engine.executors.base import Executor
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import normalisation
+from consilience.data.stored import Joined, whole
+from consilience.engine.executors.base import UNLIMITED, Executor
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.sequential import Sequential
-from consilience.engine.executors.workshop import UNLIMITED
 from consilience.engine.memory import LEAST, usual_memory
+from consilience.engine.modules import module_of, takes_tokens, try_model
 from consilience.engine.network import Network
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import ExecutorName, Scene
@@ -26,11 +28,14 @@ from consilience.errors import UserError
 from consilience.exchange import uses
 from consilience.graphs.base import Adjacency
 from consilience.learning import chain
+from consilience.learning.augmentations.base import check as check_augmentations
 from consilience.learning.batches import Pool
 from consilience.learning.randomness import Purpose, generator, torch_seed
+from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
-from consilience.learning.task import Task
-from consilience.types import Batch, State
+from consilience.learning.task import Task, digest_of
+from consilience.metrics import Score, Whole
+from consilience.types import State
 
 STATES_PER_JOB = 12
 """How many models' memory one client's work takes: states, gradients, messages and copies."""
@@ -39,7 +44,10 @@ JOBS_SHARE = 4
 """What clients that are computed together hold takes no more than one part in so many of the memory."""
 
 FULL = 5e10
-"""The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels."""
+"""The operations of a step that fill a GPU: clients then train one by one, with cuDNN's own kernels.
+
+Those of layers that are trained count: where weights are not, the products of all clients are one product.
+"""
 
 OPERATIONS_A_SECOND, SECONDS_A_TICK = 3e13, 1e-4
 """What a large GPU does of small models' steps, roughly, and how long the shortest step of all takes."""
@@ -67,11 +75,13 @@ have products that are large enough alone.
 
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Raise a UserError that says why a simulation would be refused, if it would be, without making it."""
-    task = _task(scene)
+    task = _task(scene, torch.device("cpu"))
     _refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
-        model = task.weights_of(scene.build())
-    _try(scene, task, model)
+        model = task.weights_of(module_of(scene))
+    try_model(scene, task, model)
+    some = scene.dataset.inputs[:3]
+    check_augmentations(scene.augment, some if takes_tokens(scene.dataset) else some.to(scene.dtype))
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
     for algorithm, _ in _fitted(scene.dataset, task, variants):
@@ -82,37 +92,12 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
 
 def takes_steps(scene: Scene, variant: tuple[Algorithm, Solver]) -> bool:
     """Whether a method has clients train, or looks at how they would; else it is alike for all solvers."""
-    task = _task(scene)
+    task = _task(scene, torch.device("cpu"))
     ((algorithm, solver),) = _fitted(scene.dataset, task, [variant])
     with torch.random.fork_rng(devices=[]):
-        model = task.weights_of(scene.build())
+        model = task.weights_of(module_of(scene))
     graph = adjacency_of(scene, scene.seeds[0]) is not None
     return uses.takes_steps(algorithm, task, solver, scene.work, model, rounds=scene.rounds, peer=graph)
-
-
-def _try(scene: Scene, task: Task, model: State) -> None:
-    """Refuse a model that does not take the data, or does not give what the problem asks for."""
-    data = scene.dataset
-    inputs = data.inputs[:1] if _tokens(data) else data.inputs[:1].to(scene.dtype)
-    row = Batch(
-        inputs, data.targets[:1], torch.ones(1, dtype=scene.dtype), torch.zeros((), dtype=torch.int64)
-    )
-    try:
-        prediction = task.forward(model, row, training=False).prediction
-        losses = task.loss(prediction, row.targets)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        kind = f"{str(inputs.dtype).removeprefix('torch.')} {list(data.shape)}"
-        why = " ".join(str(error).split())
-        hint = "; whole numbers are taken for tokens: give floats if they are none" if _tokens(data) else ""
-        raise UserError(
-            f"the model does not fit {task.problem.name} of {kind} inputs: {why:.160}{hint}"
-        ) from None
-    if losses.shape != (1,):
-        raise UserError(f"the model gives {list(prediction.shape)}, not what {task.problem.name} asks for")
-
-
-def _tokens(data: Dataset) -> bool:
-    return data.inputs.dtype == torch.int64
 
 
 def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:
@@ -120,7 +105,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
 
     A replica is one seed of one variant. They are ordered by variant, then by seed.
     """
-    task = _task(scene)
+    task = _task(scene, scene.device)
     variants = _fitted(scene.dataset, task, variants)
     replicas = _replicas(scene, len(variants))
     method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
@@ -145,6 +130,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
         network=scene.network,
         memory=scene.memory or usual_memory(scene.device),
         coordinates=scene.coordinates,
+        whole=tuple(one for one in scene.metrics if isinstance(one, Whole)),
         redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )
     return Simulation(world, method)
@@ -172,14 +158,15 @@ def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> 
     """
     if resolve_executor(scene.executor) == "sequential":
         return Sequential(pool)
-    model_bytes = max(1, sum(p.numel() for p in task.skeleton.parameters()) * scene.dtype.itemsize)
-    memory = (scene.memory or usual_memory(scene.device)) - pool.inputs.nbytes - pool.targets.nbytes
-    memory = max(LEAST, memory)
+    trained = sum(value.numel() for value in task.skeleton.parameters() if value.requires_grad)
+    model_bytes = max(1, trained * scene.dtype.itemsize)
+    held = pool.nbytes + tree.nbytes({"frozen": task.frozen})
+    memory = max(LEAST, (scene.memory or usual_memory(scene.device)) - held)
     fits = max(1, memory // JOBS_SHARE // (STATES_PER_JOB * model_bytes))
     if scene.device.type == "cuda":
         inputs = torch.Size((1, *scene.dataset.shape))
-        trace = task.trace(inputs, pool.normalised(pool.inputs[:1]).dtype)
-        if 3 * trace.operations * scene.work.batch_size > FULL:  # compiling takes minutes then
+        trace = task.trace(inputs, pool.given_dtype)
+        if 3 * trace.trained * scene.work.batch_size > FULL:  # compiling takes minutes then
             return Batched(pool, scene.lanes or 1, fits, memory=memory)
         compiled = scene.compiled
         if compiled is None:
@@ -221,10 +208,33 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
     return "batched" if name == "auto" else name
 
 
-def _task(scene: Scene) -> Task:
-    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
-        low = scene.precision == "bf16"
-        return Task(scene.build(), scene.dtype, low=low, problem=scene.task_problem, l2=scene.l2)
+def _task(scene: Scene, device: torch.device) -> Task:
+    # Weights that are trained are thrown away here, and those that are not belong to no seed.
+    with torch_seed(0, Purpose.FROZEN_WEIGHTS):
+        module = module_of(scene)
+    return Task(
+        module,
+        scene.dtype,
+        low=scene.precision == "bf16",
+        problem=scene.task_problem,
+        l2=scene.l2,
+        metrics=[one for one in scene.metrics if isinstance(one, Score)],
+        padding=scene.dataset.padding,
+        augment=scene.augment,
+        device=device,
+    )
+
+
+def model_digest(scene: Scene, *, weights: bool) -> str:
+    """A digest of the model's architecture and of what is not trained; of all weights where these are given.
+
+    Args:
+        scene: The setting.
+        weights: Whether models come with weights, and are not drawn.
+    """
+    task = _task(scene, torch.device("cpu"))
+    started = tree.flatten(task.weights_of(module_of(scene))) if weights else {}
+    return digest_of({**tree.flatten({"frozen": task.frozen}), **started}, task.form)
 
 
 def _initial(scene: Scene, task: Task, seed: int) -> State:
@@ -232,14 +242,14 @@ def _initial(scene: Scene, task: Task, seed: int) -> State:
     models = []
     for client in range(scene.population if scene.init == "different" else 1):
         with torch_seed(seed, Purpose.INITIAL_WEIGHTS, client):
-            models.append(task.weights_of(scene.build()))
+            models.append(task.weights_of(module_of(scene)))
     return tree.map_leaves(lambda value: value.to(scene.device), tree.stack(models))
 
 
 def _replicas(scene: Scene, variants: int) -> tuple[Replica, ...]:
     graphs = {seed: adjacency_of(scene, seed) for seed in scene.seeds}
     return tuple(
-        Replica(seed, variant, part.shards, part.holdouts, graphs[seed])
+        Replica(seed, variant, part.shards, part.holdouts, graphs[seed], part.names)
         for variant in range(variants)
         for seed, part in scene.partitions.items()
     )
@@ -253,8 +263,9 @@ def adjacency_of(scene: Scene, seed: int, *drawing: int) -> Adjacency | None:
 def _pool(scene: Scene) -> Pool:
     data = scene.dataset
     shift, scale = normalisation(data, scene.normalize)
+    parts = (data.inputs, data.test_inputs)
     return Pool(
-        torch.cat([data.inputs, data.test_inputs]).to(scene.device),
+        Joined(parts) if scene.streamed else torch.cat([whole(part) for part in parts]).to(scene.device),
         torch.cat([data.targets, data.test_targets]).to(scene.device),
         shift.to(scene.device, scene.dtype),
         scale.to(scene.device, scene.dtype),
@@ -286,7 +297,8 @@ def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver
     for algorithm, solver in variants:
         conditions = Conditions(
             graph=graph,
-            solver=solver,
+            solver=solver.inner if isinstance(solver, Scheduled) else solver,
+            stepwise=isinstance(solver, Scheduled) and solver.schedule.per == "step",
             epochs=scene.work.epochs,
             holdout=any(len(rows) > 0 for part in scene.partitions.values() for rows in part.holdouts),
             unreliable=scene.failure_rate > 0

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import nn
 
 from consilience.algorithm import Init
-from consilience.data.dataset import Dataset, Normalisation
+from consilience.data.dataset import Dataset
+from consilience.data.normalising import Normalisation
 from consilience.data.partition import Partition
 from consilience.engine.determinism import Precision
 from consilience.engine.network import Network
 from consilience.exchange.cohort import LocalWork
 from consilience.graphs.base import Topology
+from consilience.learning.augmentations import Augmentation
 from consilience.learning.coordinate import Coordinate
+from consilience.metrics import Score, Whole
 from consilience.problems import Problem
 
 ExecutorName = Literal["auto", "batched", "sequential"]
@@ -39,7 +43,13 @@ class Scene:
     """How likely the upload of a client is lost in a round."""
     network: Network = field(default_factory=Network)
     init: Init = "common"
-    normalize: Normalisation = "half"
+    start: Path | None = None
+    """A file of weights from which all models start."""
+    normalize: Normalisation = "auto"
+    augment: tuple[Augmentation, ...] = ()
+    """How the inputs of training batches are varied."""
+    streamed: bool = False
+    """Whether inputs are read as batches need them, and not held on the device."""
     executor: ExecutorName = "auto"
     lanes: int | None = None
     """How many clients train side by side; None: as many as memory allows."""
@@ -58,6 +68,8 @@ class Scene:
     """How many rounds are ahead."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters whose curvature and weight are recorded at every node of a graph."""
+    metrics: tuple[Score | Whole, ...] = ()
+    """Scores beside those of the problem."""
 
     @property
     def task_problem(self) -> Problem:

@@ -19,6 +19,7 @@ from consilience.learning.batches import Pool
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
+from consilience.metrics import Whole
 from consilience.types import Booleans, IntArray, Params, State
 
 COHORTS = 4
@@ -42,6 +43,12 @@ class Replica:
     """The rows that each client keeps back for evaluation."""
     adjacency: Adjacency | None
     """[nodes, nodes] who hears whom in the first round; None for a star."""
+    names: tuple[str, ...] = ()
+    """What clients are called, where they have names."""
+
+    def name(self, client: int) -> str:
+        """What a client is called."""
+        return self.names[client] if self.names else f"client {client}"
 
     @cached_property
     def available(self) -> IntArray:
@@ -77,6 +84,8 @@ class World:
     """Gives the graph of a seed after some number of drawings."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters about which nodes' records say more."""
+    whole: tuple[Whole, ...] = ()
+    """Scores that need all rows of a model at once; the task has the others."""
     _cohorts: OrderedDict[Hashable, Cohort] = field(default_factory=OrderedDict, repr=False, compare=False)
     """The last cohorts, with their plans, the oldest use first."""
 

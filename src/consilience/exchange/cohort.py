@@ -70,9 +70,7 @@ class Population:
 
     def rows(self, which: Rows) -> IntArray:
         """How many rows there are to visit, by client."""
-        if which == "holdout":
-            return self.holdouts
-        return np.where(self.holdouts > 0, self.holdouts, self.samples) if which == "own" else self.samples
+        return self.holdouts if which == "holdout" else self.samples
 
     def width(self, which: Rows, work: LocalWork) -> int:
         """How many rows a batch has: as many as any client needs, since machines are built for a width."""
@@ -116,9 +114,7 @@ class Job(NamedTuple):
 
     def rows(self, which: Rows) -> IntArray:
         """The rows of the data to visit."""
-        if which == "holdout" or (which == "own" and len(self.holdout)):
-            return self.holdout
-        return self.shard
+        return self.holdout if which == "holdout" else self.shard
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ from consilience import sweeping
 from consilience.client import Client, Fold, Rows, Step
 from consilience.exchange.cohort import Cohort, Job, LocalWork
 from consilience.learning.batches import Pool
+from consilience.learning.randomness import seeded
+from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
 from consilience.transfer import to_device
 from consilience.types import IntArray, State
 
 FACTS = "client"
-"""The group that holds what tells clients apart: samples, steps, keys and the decay of the learning rate."""
+"""The group that holds what tells clients apart: samples, steps, keys, the round and the rate's decay."""
 
 
 class SequentialFold:
@@ -39,7 +41,8 @@ class SequentialFold:
             device = self._pool.targets.device
             chosen, key = plan.rows[number, : plan.sizes[number]].to(device), plan.keys[number].to(device)
             weight = torch.ones(len(chosen), dtype=self._pool.dtype, device=device)
-            carry = step(carry, self._pool.batch(chosen, weight, key), extras)
+            with seeded(plan.keys[number]):  # whatever a model may draw that is not drawn by the key itself
+                carry = step(carry, self._pool.batch(chosen, weight, key), extras)
         for name, value in carry.get("tally", {}).items():
             self.tally[name] = self.tally[name] + value if name in self.tally else value
         return carry
@@ -62,6 +65,7 @@ def facts_of(cohort: Cohort, dtype: torch.dtype) -> State:
             "samples": samples,
             "steps": steps,
             "decay": decay,
+            "round": torch.full_like(samples, cohort.round),
             "key": key,
             "common_key": common_key,
         }
@@ -73,13 +77,15 @@ def client_of(task: Task, solver: Solver, work: LocalWork, facts: State, fold: F
 
     Args:
         task: The model's architecture and the problem.
-        solver: The local optimiser, before its learning rate has decayed.
+        solver: The local optimiser, before its learning rate has decayed or followed a schedule.
         work: How much clients train.
         facts: One row of `facts_of`.
         fold: What runs a step over the client's batches.
         peer: Whether it is a node of a graph.
     """
     own = facts[FACTS]
+    if isinstance(solver, Scheduled):
+        solver = solver.begun(own["round"], own["steps"])
     if work.lr_decay != 1:
         solver = sweeping.replace(solver, {"lr": solver.lr * own["decay"]})
     return Client(

@@ -78,7 +78,7 @@ def idle_client(task: Task, solver: Solver, work: LocalWork, device: torch.devic
     """A client that has no data, for dry runs; the arguments are those of `schemas_of`."""
     one = torch.ones((), dtype=task.dtype, device=device)
     key = torch.zeros_like(one, dtype=torch.int64)
-    facts = {FACTS: {"samples": one, "steps": one, "decay": one, "key": key, "common_key": key}}
+    facts = {FACTS: {"samples": one, "steps": one, "decay": one, "round": one, "key": key, "common_key": key}}
     return client_of(task, solver, work, facts, idle, peer=peer)
 
 

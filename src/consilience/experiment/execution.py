@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from consilience import tree
-from consilience.config import Config, load_config
+from consilience.config import Config
 from consilience.engine.build import simulate
 from consilience.engine.determinism import repeatable
 from consilience.engine.memory import bounded, read_size
 from consilience.engine.rounds.pending import Pending
+from consilience.engine.rounds.simulation import Simulation
 from consilience.errors import UserError
 from consilience.experiment.folder import (
     CLIENTS,
@@ -29,7 +31,7 @@ from consilience.experiment.folder import (
     RunFolder,
     finite_line,
 )
-from consilience.experiment.planning import Arm, plan
+from consilience.experiment.planning import Arm, plan, roundings
 from consilience.experiment.progress import NotebookDisplay, in_notebook
 from consilience.experiment.records import (
     client_line,
@@ -37,14 +39,35 @@ from consilience.experiment.records import (
     environment_of,
     manifests,
     metrics_line,
+    models_digest,
+    of_longer_run,
 )
 from consilience.experiment.result import Listener, Result
+from consilience.experiment.stopping import (
+    OnRound,
+    Stopped,
+    asked_to_stop,
+    check_stopping,
+    every_model,
+    final_clients,
+    final_models,
+    kept_of,
+    reason_to_stop,
+    state_of,
+    taken_apart,
+)
+from consilience.experiment.tracking import tracked
 from consilience.experiment.weights import save_weights
+from consilience.problems import Problem
 from consilience.report.node_records import has_coordinates
-from consilience.report.summary import summarise
+from consilience.report.summary import Goals, summarise
 from consilience.types import State
 
 LOG = logging.getLogger("consilience")
+
+
+Functions = OnRound | Sequence[OnRound]
+"""A function that is called after every round, or several."""
 
 
 def run(
@@ -53,38 +76,65 @@ def run(
     folder: RunFolder | None = None,
     existing: Existing = "refuse",
     listener: Listener | None = None,
+    on_round: Functions = (),
 ) -> Result:
     """Carry out a run; with a folder, its files are written and it can be resumed."""
     listener = listener or (NotebookDisplay() if in_notebook() else Listener())
+    functions = (on_round,) if callable(on_round) else tuple(on_round)
     config = config.resolved()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
+    for line in roundings(arms):
+        LOG.warning(line)
+    for arm in arms:
+        if arm.config.stop_when:
+            check_stopping(arm.config.stop_when, arm.scene)
     memory = None if config.memory is None else read_size(config.memory)
     with repeatable(config.torch_device, config.precision), bounded(config.torch_device, memory):
         if folder is None:
-            return _Run(config, arms, None, listener).execute()
+            return _execute(config, arms, None, listener, functions)
         with folder.locked():
             folder.prepare(config.written(), existing)
-            return _Run(config, arms, folder, listener).execute()
+            return _execute(config, arms, folder, listener, functions)
 
 
-def resume(path: str | Path, listener: Listener | None = None) -> Result:
-    """Continue a run from its last checkpoint; it ends as if it had never been interrupted."""
-    path = Path(path)
-    if not (path / CONFIG).exists():
-        raise UserError(f"{path} does not hold a run: there is no {CONFIG}")
-    return run(load_config(path / CONFIG), folder=RunFolder(path), existing="resume", listener=listener)
+def _execute(
+    config: Config,
+    arms: list[Arm],
+    folder: RunFolder | None,
+    listener: Listener,
+    functions: tuple[OnRound, ...],
+) -> Result:
+    if not config.tracking:
+        return _Run(config, arms, folder, listener, functions).execute()
+    with tracked(config, folder, listener) as told:
+        result = _Run(config, arms, folder, told, functions).execute()
+        told.conclude(result)
+        return result
 
 
 class _Run:
     """A run in progress."""
 
-    def __init__(self, config: Config, arms: list[Arm], folder: RunFolder | None, listener: Listener) -> None:
+    def __init__(
+        self,
+        config: Config,
+        arms: list[Arm],
+        folder: RunFolder | None,
+        listener: Listener,
+        functions: Sequence[OnRound],
+    ) -> None:
         self.config, self.arms, self.folder, self.listener = config, arms, folder, listener
+        self.functions = functions
+        self.base = 0
         self.records: list[dict[str, Any]] = []
+        self.history: defaultdict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
+        """The records by setting, method and seed."""
         self.clients: list[dict[str, Any]] = []
         self.models: dict[str, State] = {}
-        written = json.dumps(config.written(), sort_keys=True)
+        fixed = {key: value for key, value in config.written().items() if key != "rounds"}
+        written = json.dumps(fixed, sort_keys=True)
         self.config_digest = hashlib.sha256(written.encode()).hexdigest()
+        self.model_digest = models_digest(arms) if folder else ""
 
     def execute(self) -> Result:
         checkpoint = self._recover()
@@ -95,6 +145,8 @@ class _Run:
         try:
             for number in range(first, len(self.arms)):
                 state = checkpoint.state if checkpoint and number == first else {}
+                if self.folder and self.base and not state:
+                    state = self.folder.load_state(self.arms[number].name, self.base)
                 self._run_arm(number, state)
         finally:
             self.listener.finish()
@@ -107,7 +159,14 @@ class _Run:
         checkpoint = self.folder.load_checkpoint()
         if checkpoint and checkpoint.config != self.config_digest:
             raise UserError(f"{self.folder.path} was made with another configuration; restore its {CONFIG}")
+        if checkpoint and checkpoint.model != self.model_digest:
+            raise UserError(
+                f"{self.folder.path} was made with another model: its layers, or the weights that are not "
+                "trained, differ from this one's"
+            )
+        self.base = checkpoint.base if checkpoint else 0
         self.records = self.folder.truncate(METRICS, checkpoint.metrics if checkpoint else 0)
+        self._remember(self.records)
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
             self.models[arm.name] = tree.unflatten(self.folder.load_models(arm.name), ("params", "buffers"))
@@ -117,38 +176,68 @@ class _Run:
         arm = self.arms[number]
         config = arm.config
         simulation = simulate(arm.scene, arm.variants)
+        stopped: dict[int, Stopped] = {}
         with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
             if state:
-                simulation.restore(tree.unflatten(state))
+                rest, stopped = taken_apart(tree.unflatten(state), simulation.world.device)
+                simulation.restore(rest)
             if simulation.round == 0 and simulation.algorithm.setup():
                 self.listener.setting_up(arm)
-            # A GPU works on a round while the host looks at the one before.
-            ahead, begun = int(simulation.world.device.type == "cuda"), list[Pending]()
-            while simulation.round < config.rounds:
+            # A GPU works on a round while the host looks at the one before, unless that may be the last one.
+            watched = config.stop_when is not None or bool(self.functions)
+            ahead = int(simulation.world.device.type == "cuda" and not watched)
+            begun = list[Pending]()
+            while simulation.round < config.rounds and len(stopped) < len(simulation.world.replicas):
                 last = simulation.round + 1 == config.rounds
                 evaluate = last or (simulation.round + 1) % config.evaluate.every == 0
                 begun.append(simulation.advance(evaluate=evaluate, trained=config.evaluate.trained))
                 stop = last or simulation.round % config.checkpoint.every == 0
                 while len(begun) > (0 if stop else ahead):
-                    self._note(arm, begun.pop(0))
+                    self._note(arm, simulation, begun.pop(0), stopped)
                 if stop and not last:
-                    self._checkpoint(number, tree.flatten(simulation.snapshot()))
+                    self._checkpoint(number, tree.flatten({**simulation.snapshot(), **kept_of(stopped)}))
             if config.evaluate.clients:
                 self.listener.evaluating_clients(arm)
-                scores = [client_line(arm, line) for line in simulation.clients()]
+                scores = [client_line(arm, line) for line in final_clients(simulation, stopped)]
                 self._append(CLIENTS, self.clients, scores)
-            self.models[arm.name] = simulation.models(simulation.evaluated())
+            self.models[arm.name] = final_models(simulation, stopped)
             if self.folder:
-                save_weights(self.folder.path, arm, simulation)
+                save_weights(self.folder.path, arm, simulation.world.task, every_model(simulation, stopped))
+                whole = tree.flatten({**simulation.snapshot(), **kept_of(stopped)})
+                self.folder.save_state(arm.name, self.config.rounds, whole)
         if self.folder:
             self.folder.save_models(arm.name, tree.flatten(self.models[arm.name]))
         self._checkpoint(number + 1, {})
 
-    def _note(self, arm: Arm, pending: Pending) -> None:
-        """Write down how a round went."""
-        lines = [metrics_line(arm, record) for record in pending.records()]
+    def _note(self, arm: Arm, simulation: Simulation, pending: Pending, stopped: dict[int, Stopped]) -> None:
+        """Write down how a round went, and who stops after it."""
+        records = [record for record in pending.records() if record.replica not in stopped]
+        lines = [metrics_line(arm, record) for record in records]
+        for record, line in zip(records, lines, strict=True):
+            why = self._verdict(arm, simulation, record.replica, line)
+            if why:
+                if not record.scores:
+                    line.update(finite_line(simulation.evaluate()[record.replica]))
+                line["stopped"] = why
+                clients = arm.config.evaluate.clients
+                stopped[record.replica] = Stopped.of(simulation, record.replica, clients=clients)
         self._append(METRICS, self.records, lines)
+        self._remember(lines)
         self.listener.round(arm, lines)
+
+    def _verdict(self, arm: Arm, simulation: Simulation, replica: int, line: dict[str, Any]) -> str | None:
+        """Why a replica stops after a round; None where it goes on."""
+        rule, why = arm.config.stop_when, None
+        if rule:
+            own = self.history[line["setting"], line["method"], line["seed"]]
+            why = reason_to_stop(rule, arm.scene, [*own, line], arm.config.evaluate.every)
+        if self.functions and asked_to_stop(self.functions, state_of(arm, simulation, replica, line)):
+            why = why or "on_round said so"
+        return why
+
+    def _remember(self, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            self.history[line["setting"], line["method"], line["seed"]].append(line)
 
     def _append(self, name: str, kept: list[dict[str, Any]], lines: list[dict[str, Any]]) -> None:
         kept += lines
@@ -158,16 +247,30 @@ class _Run:
     def _checkpoint(self, arm: int, state: dict[str, torch.Tensor]) -> None:
         if self.folder:
             self.folder.save_checkpoint(
-                Checkpoint(arm, len(self.records), len(self.clients), state, self.config_digest)
+                Checkpoint(
+                    arm,
+                    len(self.records),
+                    len(self.clients),
+                    state,
+                    self.config_digest,
+                    self.model_digest,
+                    self.config.rounds,
+                    self.base,
+                )
             )
 
     def _conclude(self) -> Result:
+        if self.folder and self.base:
+            self.records = of_longer_run(self.records, self.arms)
+            self.folder.replace_lines(METRICS, self.records)
+        if self.folder:
+            self.folder.forget_states(self.config.rounds)
         if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):
             LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
         problem = self.arms[0].scene.task_problem  # all arms have one metric
         metric = problem.metric
-        targets = problem.targets if self.config.targets is None else tuple(self.config.targets)
-        summaries = summarise(self.records, targets, metric)
+        targets, goals = self._aims(problem)
+        summaries = summarise(self.records, targets, metric, goals=goals, clients=self.clients)
         digest = digest_of(self.records, self.clients, self.models)
         if self.folder:
             from consilience.experiment.drawing import draw  # matplotlib is slow to import
@@ -193,4 +296,14 @@ class _Run:
             digest,
             path,
             self.config.note,
+            goals,
         )
+
+    def _aims(self, problem: Problem) -> tuple[tuple[float, ...], Goals]:
+        """The values of the metric that are looked for, and the other scores with theirs."""
+        given = self.config.targets
+        named = given if isinstance(given, dict) else {problem.metric.name: given or []}
+        targets = problem.targets if given is None else tuple(named.get(problem.metric.name, ()))
+        own = [one.metric for one in self.arms[0].scene.metrics]
+        asked = [one for one in problem.all_metrics[1:] if one.name in named]
+        return targets, {one: tuple(named.get(one.name, ())) for one in (*own, *asked)}

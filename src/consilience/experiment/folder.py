@@ -20,13 +20,17 @@ from torch import Tensor
 from consilience import wire
 from consilience.errors import UserError, unknown
 from consilience.problems import PROBLEMS, Metric
+from consilience.tracking import tensorboard
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
-CHECKPOINT, PARTITIONS, MODELS = "checkpoint.safetensors", "partitions.json", "models"
-WEIGHTS = "weights"
-"""Where plain models are; `MODELS` has them stacked, for a run that goes on."""
+CHECKPOINT, PARTITIONS = "checkpoint.safetensors", "partitions.json"
+CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model", "rounds", "base")
+MODELS, STATES, WEIGHTS = "models", "states", "weights"
+"""Models stacked, for a run that goes on; whole states, for one that gets more rounds; and plain models."""
+TRACKING = "tracking.json"
+"""What tells a run apart for trackers."""
 SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT = "sweep.png", "nodes.png", "map.png", "coordinates.png"
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
@@ -48,7 +52,13 @@ class Checkpoint:
     """Lines of the clients' results that belong to it."""
     state: dict[str, Tensor]
     config: str = ""
-    """A digest of the configuration."""
+    """A digest of the configuration, but for the number of rounds."""
+    model: str = ""
+    """A digest of the architecture and of the parameters that are not trained, which it does not hold."""
+    rounds: int = 0
+    """How many rounds the run is to have."""
+    base: int = 0
+    """How many it had before it was given more: arms that have no state here begin with theirs of then."""
 
 
 class RunFolder:
@@ -77,16 +87,21 @@ class RunFolder:
         if existing == "overwrite":
             self._clear()
         self.path.mkdir(parents=True, exist_ok=True)
-        atomic_write(there, written.encode())
+        self.write_config(config)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Replace the configuration, atomically."""
+        written = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        atomic_write(self.path / CONFIG, written.encode())
 
     def _clear(self) -> None:
         """Delete the files of an earlier run, and nothing else that may lie there."""
         # It may have been about another problem.
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
         plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
-        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, *plots, CONFIG):
+        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, TRACKING, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        for name in (MODELS, WEIGHTS):
+        for name in (MODELS, STATES, WEIGHTS, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
@@ -135,7 +150,7 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically."""
-        fields = {name: str(getattr(checkpoint, name)) for name in ("arm", "metrics", "clients", "config")}
+        fields = {name: str(getattr(checkpoint, name)) for name in CHECKPOINT_FIELDS}
         atomic_write(self.path / CHECKPOINT, wire.encode_tensors(checkpoint.state, fields))
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -146,7 +161,8 @@ class RunFolder:
         try:
             state, fields = wire.decode_tensors(path.read_bytes())
             arm, metrics, clients = (int(fields[name]) for name in ("arm", "metrics", "clients"))
-            return Checkpoint(arm, metrics, clients, state, fields["config"])
+            rounds, base = (int(fields.get(name, 0)) for name in ("rounds", "base"))
+            return Checkpoint(arm, metrics, clients, state, fields["config"], fields["model"], rounds, base)
         except (wire.WireError, KeyError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
 
@@ -162,6 +178,34 @@ class RunFolder:
         except wire.WireError as error:
             raise UserError(f"{self._models(label)} is damaged: {error}") from None
 
+    def save_state(self, label: str, rounds: int, tensors: dict[str, Tensor]) -> None:
+        """Keep a method's whole state at the end of a run of so many rounds, from which it can go on."""
+        (self.path / STATES).mkdir(exist_ok=True)
+        atomic_write(self._state(label, rounds), wire.encode_tensors(tensors, {"label": label}))
+
+    def load_state(self, label: str, rounds: int) -> dict[str, Tensor]:
+        """A method's whole state at the end of a run of so many rounds."""
+        path = self._state(label, rounds)
+        if not path.exists():
+            raise UserError(f"{path} is missing, so this run cannot be given more rounds")
+        try:
+            return wire.decode_tensors(path.read_bytes())[0]
+        except wire.WireError as error:
+            raise UserError(f"{path} is damaged: {error}") from None
+
+    def forget_states(self, rounds: int) -> None:
+        """Delete the states of shorter runs, from which this one has gone on."""
+        for path in (self.path / STATES).glob("*.safetensors"):
+            if not path.stem.endswith(f"@{rounds}"):
+                path.unlink()
+
+    def replace_lines(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Replace a .jsonl file, atomically."""
+        atomic_write(self.path / name, "".join(json_line(line) + "\n" for line in lines).encode())
+
+    def _state(self, label: str, rounds: int) -> Path:
+        return self.path / STATES / f"{quote(label, safe='=,+')}@{rounds}.safetensors"
+
     def _models(self, label: str) -> Path:
         return self.path / MODELS / f"{quote(label, safe='=,+')}.safetensors"
 
@@ -170,7 +214,8 @@ class RunFolder:
         path = self.path / name
         if resumed and path.exists() and json.loads(path.read_text()) != json.loads(json.dumps(value)):
             raise UserError(
-                f"the data, their split or the graph are not those of {path}, so this run cannot go on"
+                f"the data, their split or the graph are not those of {path}, so this run cannot go on; "
+                "where it started from a file (init), that must be the same, too"
             )
         self.write_json(name, value)
 

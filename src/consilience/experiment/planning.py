@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from consilience import sweeping
 from consilience.algorithm import Algorithm, Init
 from consilience.config import Config
 from consilience.config.entries import MethodChoice
+from consilience.config.metrics import made_for
 from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
@@ -20,10 +23,13 @@ from consilience.data.partitioners.base import Labels
 from consilience.engine.build import check, takes_steps
 from consilience.engine.memory import read_size
 from consilience.engine.scene import Scene
-from consilience.errors import UserError
+from consilience.errors import UserError, unknown
 from consilience.exchange.cohort import LocalWork
+from consilience.experiment.storing import is_streamed
 from consilience.learning.coordinate import Coordinate
+from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
+from consilience.models.own import OwnModel
 
 UNTRAINED = ("epochs", "steps", "stragglers", "lr_decay", "clip")
 """Numbers of `local` that make no difference to a method that never trains."""
@@ -87,19 +93,29 @@ class Arm:
 
 def plan(config: Config) -> list[Arm]:
     """The arms of a run, in order. Everything that can be refused is refused here, before the first round."""
-    datasets: dict[str, Dataset] = {}
+    datasets: dict[str | int, Dataset] = {}
     partitions: dict[str, dict[int, Partition]] = {}
+    streamed: dict[tuple[str | int, str], bool] = {}
     arms = []
     for setting, one in config.settings():
-        name = one.data.name
+        name = one.data.name if one.data.own is None else id(one.data.own)
         if name not in datasets:
-            datasets[name] = one.data.own or load(name)
+            datasets[name] = one.data.own or load(one.data.name)
         datasets[name].check(one.problem or datasets[name].problem)
         key = json.dumps([one.written()[k] for k in ("data", "partition", "seeds")] + [one.population])
         if key not in partitions:
             partitions[key] = split(one, datasets[name])
+        if (name, one.data.resident) not in streamed:
+            streamed[name, one.data.resident] = is_streamed(one, datasets[name])
         for choice in one.method:
-            arms += _arms(setting, one, choice, datasets[name], partitions[key])
+            arms += _arms(
+                setting,
+                one,
+                choice,
+                datasets[name],
+                partitions[key],
+                streamed=streamed[name, one.data.resident],
+            )
     _check_targets(arms, config.targets or ())
     names = [arm.name for arm in arms]
     if len(set(names)) != len(names):
@@ -108,26 +124,70 @@ def plan(config: Config) -> list[Arm]:
     return arms
 
 
+def roundings(arms: Sequence[Arm]) -> list[str]:
+    """What is rounded where a share of the clients is no whole number of them, one line for each case."""
+    lines = []
+    for config in (arm.config for arm in arms):
+        share, clients = config.participation, config.population
+        if isinstance(share, float) and not math.isclose(share * clients, config.participants):
+            many = f"{config.participants} client{'s' * (config.participants > 1)}"
+            lines.append(
+                f"participation {share:g} of {clients} clients is {share * clients:g}: {many} a round"
+            )
+    return list(dict.fromkeys(lines))
+
+
+def _init(config: Config, choice: MethodChoice) -> Init:
+    """How models start: on a graph each with weights of its own, unless they come with weights."""
+    fixed = isinstance(config.model, OwnModel) and config.model.fixed
+    usual: Init = "common" if fixed or config.topology.name == "star" else "different"
+    init = choice.init or config.common or usual
+    if fixed and init == "different":
+        raise UserError(
+            f"init: different needs a model that is made anew for every node: {config.model.name} comes with "
+            "its weights, so give its class or a function"
+        )
+    return init
+
+
+def _solvers(config: Config) -> list[tuple[Solver, dict[str, object]]]:
+    """The solvers of a setting, with their schedules, each with the numbers that tell it from the others."""
+    plain = list(zip(config.solver.variants, config.solver.numbers, strict=True))
+    if config.schedule is None:
+        return plain
+    schedules = list(zip(config.schedule.variants, config.schedule.numbers, strict=True))
+    return [
+        (Scheduled(solver, schedule.over(config.rounds)), sweeping.apart(first, second, "schedule"))
+        for solver, first in plain
+        for schedule, second in schedules
+    ]
+
+
 def _arms(
-    setting: str, config: Config, choice: MethodChoice, dataset: Dataset, partitions: dict[int, Partition]
+    setting: str,
+    config: Config,
+    choice: MethodChoice,
+    dataset: Dataset,
+    partitions: dict[int, Partition],
+    *,
+    streamed: bool,
 ) -> list[Arm]:
     """A method in a setting: one arm, or one for each combination of swept numbers of training.
 
     What a method does not use is not computed again for each value: the first one stands for all.
     """
-    init: Init = choice.init or config.init or ("different" if config.topology.name != "star" else "common")
-    trainings, solver = config.trainings(), config.solver
-    first = replace(_scene(trainings[0][1], dataset, partitions), init=init)
-    solvers = list(zip(solver.variants, solver.numbers, strict=True))
+    init = _init(config, choice)
+    trainings, solvers = config.trainings(), _solvers(config)
+    first = replace(_scene(trainings[0][1], dataset, partitions, streamed=streamed), init=init)
     if len(trainings) + len(solvers) > 2:
-        pairs = [(algorithm, solver.variants[0]) for algorithm in choice.sweep.variants]
+        pairs = [(algorithm, solvers[0][0]) for algorithm in choice.sweep.variants]
         check(first, pairs)
         if not any(takes_steps(first, pair) for pair in pairs):
-            solvers = [(solver.variants[0], dict.fromkeys(solver.numbers[0], sweeping.ANY))]
+            solvers = [(solvers[0][0], dict.fromkeys(solvers[0][1], sweeping.ANY))]
             trainings = _without(UNTRAINED, config)
     arms: list[Arm] = []
     for numbers, one in trainings:
-        scene = replace(_scene(one, dataset, partitions), init=init)
+        scene = replace(_scene(one, dataset, partitions, streamed=streamed), init=init)
         variants, told = [], []
         for algorithm, own in zip(choice.sweep.variants, choice.sweep.numbers, strict=True):
             for variant, others in solvers:
@@ -148,16 +208,21 @@ def _without(unused: Collection[str], config: Config) -> list[tuple[dict[str, ob
     return list(found.values())
 
 
-def _check_targets(arms: Sequence[Arm], targets: Sequence[float]) -> None:
+def _check_targets(arms: Sequence[Arm], given: Sequence[float] | Mapping[str, Sequence[float]]) -> None:
     """Refuse settings whose scores cannot stand in one table, and targets that no score can reach."""
     metrics = {arm.scene.task_problem.metric: arm.setting for arm in arms}
     if len(metrics) > 1:
         scores = " and ".join(f"{metric.name} ({setting})" for metric, setting in metrics.items())
         raise UserError(f"the settings of a run must have one score to compare; these have {scores}")
     metric = next(iter(metrics))
-    for target in targets:
-        if metric.percent and not 0 < target <= 1:
-            raise UserError(f"targets: {metric.name} {target} is not in (0, 1]; write 0.9 for 90 %")
+    scene = arms[0].scene
+    known = {one.name: one for one in (*scene.task_problem.all_metrics, *(m.metric for m in scene.metrics))}
+    for name, targets in given.items() if isinstance(given, Mapping) else [(metric.name, given)]:
+        if name not in known:
+            raise unknown("score among targets", name, known)
+        for target in targets:
+            if known[name].percent and not 0 < target <= 1:
+                raise UserError(f"targets: {name} {target} is not in (0, 1]; write 0.9 for 90 %")
 
 
 def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
@@ -167,7 +232,13 @@ def split(config: Config, dataset: Dataset) -> dict[int, Partition]:
     test_groups = None if dataset.test_groups is None else dataset.test_groups.numpy()
     return {
         seed: partition(
-            config.partition, labels, config.population, seed, groups=groups, test_groups=test_groups
+            config.partition,
+            labels,
+            config.population,
+            seed,
+            groups=groups,
+            test_groups=test_groups,
+            names=dataset.clients,
         )
         for seed in config.seeds
     }
@@ -192,7 +263,7 @@ def _labels(config: Config, dataset: Dataset) -> Labels:
     return np.zeros(len(dataset.targets), dtype=np.int64)
 
 
-def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -> Scene:
+def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *, streamed: bool) -> Scene:
     return Scene(
         dataset=dataset,
         build=lambda: config.model.build(dataset.shape, dataset.outputs),
@@ -202,7 +273,10 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         participation=config.participants,
         failure_rate=config.failure_rate,
         network=config.network.network(),
+        start=None if config.init in (None, "common", "different") else Path(str(config.init)),
         normalize=config.data.normalize,
+        streamed=streamed,
+        augment=config.augment,
         executor=config.executor,
         lanes=config.lanes,
         memory=None if config.memory is None else read_size(config.memory),
@@ -214,4 +288,5 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition]) -
         compiled=None if config.compile == "auto" else config.compile == "always",
         rounds=config.rounds,
         coordinates=tuple(Coordinate.parse(text) for text in config.evaluate.coordinates),
+        metrics=made_for(config.metrics, config.problem or dataset.problem, dataset.outputs),
     )

@@ -25,12 +25,14 @@ class Clock(Listener):
         self.metric = arms[0].scene.task_problem.metric  # all arms have one
         self.seen = 0
         self.begin = time.monotonic()
-        self.bytes = 0
+        self.bytes: dict[str, float] = {}
+        """What a run of each arm has sent; a mean over its seeds and variants, as in the table."""
 
     def status(self, arm: Arm, lines: list[dict[str, Any]]) -> str:
         """One line about a round."""
         self.seen += 1
-        self.bytes += sum(line["bytes_up"] + line["bytes_down"] for line in lines)
+        now = fmean(line["bytes_up"] + line["bytes_down"] for line in lines)
+        self.bytes[arm.name] = self.bytes.get(arm.name, 0) + now
         score = f"test_{self.metric.name}"
         best = self.best(lines, score)
         scores = [line[score] for line in best if line.get(score) is not None]
@@ -49,11 +51,16 @@ class Clock(Listener):
             f"(best: {sweeping.label_of(unlike)})" if scores and unlike else "",
             f"loss {fmean(losses):.4f}" if losses else "",
             f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
-            f"{human_bytes(self.bytes)} sent",
+            f"{human_bytes(self.bytes[arm.name])} sent",
             f"{self.left(arm, lines[0]['round']):.0f} s left",
         ]
         dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
-        return "  ".join(filter(None, facts)) + (f"  dropped {', '.join(dropped)}" if dropped else "")
+        stopped = [
+            f"{line['method']}, seed {line['seed']}: {line['stopped']}" for line in lines if "stopped" in line
+        ]
+        for label, notes in (("dropped", dropped), ("stopped", stopped)):
+            facts.append(f"{label} {', '.join(notes)}" if notes else "")
+        return "  ".join(filter(None, facts))
 
     def best(self, lines: list[dict[str, Any]], score: str) -> list[dict[str, Any]]:
         """The lines of the variant that is best in a round: a mean over unlike variants would say nothing."""

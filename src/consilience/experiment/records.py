@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,15 @@ import torch
 
 from consilience import __version__, tree, wire
 from consilience.config import Config
-from consilience.engine.build import adjacency_of
+from consilience.engine.build import adjacency_of, model_digest
 from consilience.engine.rounds.pending import Record
 from consilience.engine.scene import Scene
 from consilience.experiment.folder import (
     finite_line,
 )
 from consilience.experiment.planning import Arm
+from consilience.learning.warm_start import digest_of_file
+from consilience.models.own import OwnModel
 from consilience.report.node_records import Peers
 from consilience.types import State
 
@@ -30,7 +32,17 @@ def peers_of(arm: Arm) -> Peers | None:
     drawing = scene.network.drawing(arm.config.rounds - 1)
     graph = adjacency_of(scene, seed, drawing) if drawing else adjacency_of(scene, seed)
     sizes = tuple(len(rows) for rows in scene.partitions[seed].shards)
-    return None if graph is None else Peers(seed, graph, sizes)
+    return None if graph is None else Peers(seed, graph, sizes, scene.partitions[seed].names)
+
+
+def models_digest(arms: list[Arm]) -> str:
+    """A digest of the models of all settings: what a checkpoint does not hold of them."""
+    settings = {arm.setting: arm for arm in arms}
+    found = []
+    for arm in settings.values():
+        model = arm.config.model
+        found.append(model_digest(arm.scene, weights=isinstance(model, OwnModel) and model.fixed))
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
 
 def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
@@ -52,9 +64,42 @@ def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
             "samples": record.samples,
             "seconds": round(record.seconds / len(arm.variants), 6),  # a variant's share
             "dropped": list(record.dropped),
+            **({"diverged": True} if record.diverged else {}),
             **({"nodes": _rounded(record.nodes)} if record.nodes and arm.config.evaluate.nodes else {}),
         }
     )
+
+
+UNSCORED = frozenset(
+    {"setting", "method", "seed", "round", "train_loss", "bytes_up", "bytes_down", "traffic", "messages"}
+    | {"samples", "seconds", "dropped", "diverged"}
+)
+"""What a line of the metrics has, whether models were evaluated in its round or not."""
+
+
+def of_longer_run(records: Sequence[dict[str, Any]], arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    """The lines of a run that was given more rounds, as one would have them that had all from the beginning.
+
+    They stand in the order of arms, and what was once the last round was evaluated only where its turn was.
+    """
+    place = {
+        (arm.setting, *arm.who(replica)): number
+        for number, arm in enumerate(arms)
+        for replica in range(len(arm.variants) * len(arm.scene.seeds))
+    }
+
+    def who(line: Mapping[str, Any]) -> tuple[str, str, int]:
+        return line["setting"], line["method"], line["seed"]
+
+    last = {who(line): line["round"] for line in records}
+    every = [arm.config.evaluate.every for arm in arms]
+    kept = [
+        line
+        if line["round"] % every[place[who(line)]] == 0 or line["round"] == last[who(line)]
+        else {key: value for key, value in line.items() if key in UNSCORED}
+        for line in records
+    ]
+    return sorted(kept, key=lambda line: place[who(line)])
 
 
 def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:
@@ -65,9 +110,11 @@ def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:
 def client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
     """One line about a client at the end."""
     label, seed = arm.who(int(result["replica"]))
-    rest = {key: value for key, value in result.items() if key != "replica"}
-    swept = _swept(arm, int(result["replica"]))
-    return finite_line({"setting": arm.setting, "method": label, "seed": seed, **swept, **rest})
+    names = arm.scene.partitions[seed].names
+    name = {"name": names[int(result["client"])]} if names else {}
+    rest = {key: value for key, value in result.items() if key not in ("replica", "client")}
+    who = {"setting": arm.setting, "method": label, "seed": seed, "client": result["client"]}
+    return finite_line({**who, **name, **_swept(arm, int(result["replica"])), **rest})
 
 
 def _swept(arm: Arm, replica: int) -> dict[str, Any]:
@@ -88,6 +135,7 @@ def manifests(arms: list[Arm]) -> dict[str, Any]:
             "data": digests[id(scene.dataset)],
             "seeds": {str(seed): part.manifest() for seed, part in scene.partitions.items()},
             **({"graphs": graphs} if (graphs := _graphs(scene)) else {}),
+            **({"init": digest_of_file(scene.start)} if scene.start else {}),
         }
         for setting, scene in scenes.items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,7 @@ from consilience.errors import UserError, unknown
 from consilience.experiment.planning import Arm
 from consilience.problems import Metric
 from consilience.report.html import html_table
-from consilience.report.summary import MethodSummary
+from consilience.report.summary import Goals, MethodSummary
 from consilience.report.table import comparison_table
 from consilience.types import State
 
@@ -50,6 +50,8 @@ class Result:
     """Where the files of the run are; None where none were written."""
     note: str = ""
     """What the configuration says there is to see."""
+    goals: Goals = field(default_factory=dict)
+    """The scores beside the metric that were asked for, and the values of them that were looked for."""
 
     def __repr__(self) -> str:
         finals = ", ".join(f"{s.setting} {s.method}: {s.final_mean}" for s in self.summaries)
@@ -59,6 +61,12 @@ class Result:
     def score(self) -> float | None:
         """The first method's mean final metric on the test set; None where it diverged."""
         return self.summaries[0].final_mean
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """The first method's mean final scores on the test set: the metric and those asked for beside it."""
+        first = self.summaries[0]
+        return {self.metric.name: first.final_mean, **{k: one["mean"] for k, one in first.scores.items()}}
 
     @property
     def accuracy(self) -> float | None:

@@ -7,8 +7,10 @@ to use it: the architecture, the shape of inputs and their normalisation. So a f
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,17 @@ import safetensors.torch
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from consilience.config.fields import ModelField
-from consilience.data.dataset import normalisation
-from consilience.engine.rounds.simulation import Simulation
+from consilience.data.normalising import normalisation
+from consilience.data.stored import whole
+from consilience.engine.modules import module_of, takes_tokens
 from consilience.engine.scene import Scene
 from consilience.errors import UserError, unknown
 from consilience.experiment.folder import WEIGHTS, atomic_write
 from consilience.experiment.planning import Arm
-from consilience.learning.randomness import Purpose, torch_seed
+from consilience.learning.task import Task
 from consilience.types import State
 
 HEADER = "consilience"
@@ -101,15 +105,20 @@ class Predictor(nn.Module):
         return prediction
 
 
-def save_weights(run: Path, arm: Arm, simulation: Simulation) -> None:
-    """Write every model that an arm ends with into the run's folder."""
-    common, networks = _common(arm), dict[int, nn.Module]()
-    for replica, client, state in simulation.final_models():
+def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, int | None, State]]) -> None:
+    """Write models that an arm ends with into the run's folder.
+
+    Args:
+        run: The folder.
+        arm: Which arm it is.
+        task: What was computed; it holds what is not trained.
+        models: Every model with its replica and the client whose own it is, if it is one's.
+    """
+    common, network = _common(arm), _network(arm.scene)
+    for replica, client, state in models:
         method, seed = arm.who(replica)
-        if seed not in networks:
-            networks[seed] = _network(arm.scene, seed)
         origin = Origin(setting=arm.setting, method=method, seed=seed, client=client, **common)
-        tensors = _plain(networks[seed], state)
+        tensors = _plain(network, {**state, "frozen": task.frozen})
         header = {"format": "pt", HEADER: json.dumps(dataclasses.asdict(origin))}
         path = _path(run, arm.setting, method, seed, client)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,31 +129,33 @@ def _common(arm: Arm) -> dict[str, Any]:
     """What the models of an arm have in common."""
     scene, data = arm.scene, arm.scene.dataset
     shift, scale = normalisation(data, scene.normalize)
-    tokens = data.inputs.dtype == torch.int64
+    parts = (data.inputs, data.test_inputs) if takes_tokens(data) else ()
     return {
         "rounds": arm.config.rounds,
         "model": arm.config.written()["model"],
         "shape": data.shape,
         "outputs": data.outputs,
         "inputs": str(data.inputs.dtype).removeprefix("torch."),
-        "tokens": 1 + max(int(part.max()) for part in (data.inputs, data.test_inputs)) if tokens else 0,
+        "tokens": 1 + max(int(whole(part).max()) for part in (data.inputs, data.test_inputs))
+        if tokens
+        else 0,
         "dtype": str(scene.dtype).removeprefix("torch."),
         "shift": shift.tolist(),
         "scale": scale.tolist(),
     }
 
 
-def _network(scene: Scene, seed: int) -> nn.Module:
-    """The plain network as a seed starts it: what is not trained stays like this."""
-    with torch_seed(seed, Purpose.INITIAL_WEIGHTS, 0):
-        return scene.build().to(dtype=scene.dtype)
+def _network(scene: Scene) -> nn.Module:
+    """A plain network, whose weights are to be replaced; one that was given stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        return copy.deepcopy(module_of(scene)).to(dtype=scene.dtype)
 
 
 def _plain(network: nn.Module, state: State) -> dict[str, Tensor]:
     """The network's own state dict with the tensors of a state; tied ones are there under every name."""
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    for group in ("params", "buffers"):
-        for name, value in state[group].items():
+    for params in state.values():
+        for name, value in params.items():
             own[name].data = value.detach().cpu()  # which may have grown, with methods that match neurons
     return {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
 
@@ -189,7 +200,8 @@ def load_model(
     network = network.to(getattr(torch, origin.dtype))
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name in own.keys() & tensors.keys():
-        if own[name].shape != tensors[name].shape and model is None:  # grown in training
+        lazy = isinstance(own[name], UninitializedParameter | UninitializedBuffer)  # it finds its size itself
+        if not lazy and own[name].shape != tensors[name].shape and model is None:  # grown in training
             own[name].data = torch.empty_like(tensors[name])
     try:
         network.load_state_dict(tensors)

@@ -14,7 +14,7 @@ from consilience.graphs.ring import Ring as Ring
 from consilience.graphs.star import Star as Star
 from consilience.graphs.star_graph import StarGraph as StarGraph
 from consilience.graphs.watts_strogatz import WattsStrogatz as WattsStrogatz
-from consilience.types import registry
+from consilience.plugins import registry
 
-TOPOLOGIES = registry(globals(), Topology)
+TOPOLOGIES = registry(globals(), Topology, "topology")
 """The topologies, by the names that configurations use."""

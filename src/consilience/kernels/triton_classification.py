@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from consilience.kernels.launching import launch
+
 ENTRIES = 4096
 """How many logits a program has at a time."""
 
@@ -57,7 +59,20 @@ def classify(logits: Tensor, targets: Tensor, weight: Tensor, scale: float) -> t
     wide = triton.next_power_of_2(classes)
     grad, loss, count = logits.new_empty(logits.shape), logits.new_empty(lanes), weight.new_empty(lanes)
     block = min(triton.next_power_of_2(rows), max(1, ENTRIES // wide))
-    _classify[lanes,](
-        logits, targets, weight, float(scale), grad, loss, count, rows, classes, B=block, C=wide, num_warps=4
+    launch(
+        _classify,
+        (lanes,),
+        logits,
+        targets,
+        weight,
+        float(scale),
+        grad,
+        loss,
+        count,
+        rows,
+        classes,
+        B=block,
+        C=wide,
+        num_warps=4,
     )
     return grad, loss, count

@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 
 from consilience.kernels import triton_kernels as kernels
+from consilience.kernels.launching import launch
 
 UNITS = 132
 """How many multiprocessors a large GPU has: programs are wanted in multiples of that."""
@@ -40,7 +41,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -> Ten
     out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
     tiles = triton.cdiv(sizes["OH"] * sizes["OW"], tile.m) * triton.cdiv(sizes["FILTERS"], tile.f)
     shares, share = _parts(batch, 1, tiles * lanes, 32 * UNITS)
-    kernels.convolve[tiles, shares, lanes](
+    launch(
+        kernels.convolve, (tiles, shares, lanes),
         x, weight, bias, out, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
         PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -54,7 +56,8 @@ def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -
     tile = _tile_of_products(sizes["FILTERS"], channels, _full(x))
     out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
     pixels = batch * sizes["OH"] * sizes["OW"]
-    kernels.convolve_deep[triton.cdiv(pixels, tile.m), triton.cdiv(sizes["FILTERS"], tile.f), lanes](
+    launch(
+        kernels.convolve_deep, (triton.cdiv(pixels, tile.m), triton.cdiv(sizes["FILTERS"], tile.f), lanes),
         x, weight, bias, out, batch, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
         PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -71,7 +74,8 @@ def correlate(x: Tensor, grad: Tensor, size: list[int], padding: list[int]) -> t
     shares, share = _parts(batch, 1, tiles * pixels * lanes, 16 * UNITS)
     parts = shares * pixels
     of_weight, of_bias = _room(x, lanes, parts, filters, (channels, *size))
-    kernels.correlate[parts, tiles, lanes](
+    launch(
+        kernels.correlate, (parts, tiles, lanes),
         x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m,
         PRECISION=_precision("tf32"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -87,7 +91,8 @@ def correlate_deep(x: Tensor, grad: Tensor, size: list[int], padding: list[int])
     tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
     parts, share = _parts(batch * sizes["OH"] * sizes["OW"], 4 * tile.m, tiles * lanes, wanted)
     of_weight, of_bias = _room(x, lanes, parts, filters, (*size, channels))
-    kernels.correlate_deep[parts, tiles, lanes](
+    launch(
+        kernels.correlate_deep, (parts, tiles, lanes),
         x, grad, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
         PRECISION=_precision("turned"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -109,12 +114,13 @@ def square_deep(
     lanes, batch, height, width, channels = x.shape
     sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
     filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
-    tile, wanted = _tile_of_squares(filters, depth, _full(x))
+    tile, wanted = _tile_of_squares(filters, depth)
     tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
     parts, share = _parts(batch, 1, tiles * lanes, wanted)
     of_weight = torch.empty(lanes, parts, filters, *size, channels, dtype=torch.float32, device=x.device)
     of_bias = of_weight.new_empty(lanes, parts, filters)
-    kernels.square_deep[parts, tiles, lanes](
+    launch(
+        kernels.square_deep, (parts, tiles, lanes),
         x, grad, weight, of_weight, of_bias, batch, share, **sizes, F=tile.f, K=tile.k, M=tile.m, V=_piece(x),
         PRECISION=_precision("turned"), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -155,8 +161,15 @@ def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
         return parts.squeeze(1)
     out = torch.empty(parts.shape[0], *parts.shape[2:], dtype=dtype, device=parts.device)
     size = out[0].numel()
-    kernels.total[triton.cdiv(size, 256), parts.shape[0]](
-        parts, out, parts.shape[1], size, N=256, num_warps=4
+    launch(
+        kernels.total,
+        (triton.cdiv(size, 256), parts.shape[0]),
+        parts,
+        out,
+        parts.shape[1],
+        size,
+        N=256,
+        num_warps=4,
     )
     return out
 
@@ -184,11 +197,12 @@ def _tile_of_sums(filters: int, depth: int, full: bool) -> tuple[Tile, int]:
     return Tile(f, long, 64, 4, 3) if f == 128 else Tile(f, short, 64, 4, 4), 2 * UNITS
 
 
-def _tile_of_squares(filters: int, depth: int, full: bool) -> tuple[Tile, int]:
+def _tile_of_squares(filters: int, depth: int) -> tuple[Tile, int]:
     """The tile of `square_deep`, which begins anew with every image, and how many programs are wanted."""
+    f = _side(filters, 64)
     if depth <= 32:
-        return Tile(_side(filters, 64), 32, 64, 2, 1), 16 * UNITS
-    return _tile_of_sums(filters, depth, full)
+        return Tile(f, 32, 64, 2, 1), 16 * UNITS
+    return Tile(f, 128, 32 if f <= 32 else 64, 4, 1), 16 * UNITS
 
 
 def _full(x: Tensor) -> bool:

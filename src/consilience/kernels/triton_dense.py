@@ -25,6 +25,7 @@ from torch import Tensor
 
 from consilience.kernels import descent
 from consilience.kernels.descent import Update
+from consilience.kernels.launching import launch
 
 NARROW = 32
 """The most outputs of a layer whose weights are the right side of the product, which may be small."""
@@ -173,7 +174,8 @@ def forward(
     block = side(rows, 128)
     out = (x if shift is None else shift).new_empty(lanes, rows, outs)
     some = (out if one is None else one for one in (bias, shift, scale))  # what is absent is not read
-    _forward[triton.cdiv(outs, cut.side) * triton.cdiv(rows, block), lanes](
+    launch(
+        _forward, (triton.cdiv(outs, cut.side) * triton.cdiv(rows, block), lanes),
         x, weight, *some, out, rows, ins, outs, bias is not None, relu, shift is not None,
         B=block, N=cut.side, K=cut.depth, PRECISION=precision(), TURN=turn,
         num_warps=cut.warps, num_stages=cut.stages,
@@ -187,7 +189,8 @@ def backward(grad: Tensor, weight: Tensor, seen: Tensor | None, *, tiling: Tilin
     cut = tiling or Tiling(side(ins, 32), side(outs, 32), 2, 3)
     block = side(rows, 128)
     out = grad.new_empty(lanes, rows, ins)
-    _backward[triton.cdiv(ins, cut.side) * triton.cdiv(rows, block), lanes](
+    launch(
+        _backward, (triton.cdiv(ins, cut.side) * triton.cdiv(rows, block), lanes),
         grad, weight, grad if seen is None else seen, out, rows, ins, outs, seen is not None,
         B=block, N=cut.depth, K=cut.side, PRECISION=precision(),
         num_warps=cut.warps, num_stages=cut.stages,
@@ -204,7 +207,7 @@ def descend(
 ) -> None:
     """Move tensors by updates, in one launch."""
     source = descent.kernel(updates, [descent.Form.of(value) for value in tensors], precision(), cut)
-    _compiled(source.text)[source.programs,](*tensors, num_warps=warps, num_stages=3)
+    launch(_compiled(source.text), (source.programs,), *tensors, num_warps=warps, num_stages=3)
 
 
 @cache

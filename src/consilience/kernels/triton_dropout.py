@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from consilience.kernels.launching import launch
+
 ENTRIES = 1024
 """How many numbers a program has."""
 
@@ -64,7 +66,20 @@ def drop(x: Tensor, keys: Tensor, salt: int, least: int, factor: float, *, whole
     pixels = math.prod(x.shape[2:]) // max(1, channels)
     out = x.new_empty(x.shape)
     if size:
-        _drop[triton.cdiv(size, ENTRIES), len(x)](
-            x, keys, out, salt, least, factor, size, channels, pixels, whole, last, BLOCK=ENTRIES
+        launch(
+            _drop,
+            (triton.cdiv(size, ENTRIES), len(x)),
+            x,
+            keys,
+            out,
+            salt,
+            least,
+            factor,
+            size,
+            channels,
+            pixels,
+            whole,
+            last,
+            BLOCK=ENTRIES,
         )
     return out

@@ -88,7 +88,7 @@ def _planar(m, k, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.cons
     return (k // (KY * KX) * (H * W))[:, None] + y * W + x, use
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["share"])
 def convolve(
     x, weight, bias, out, batch, share,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
@@ -117,7 +117,7 @@ def convolve(
         tl.store(out + row * (OH * OW * FILTERS) + ends, products + biases[None, :], mask=write)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["share"])
 def correlate(
     x, grad, of_weight, of_bias, batch, share,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
@@ -280,7 +280,7 @@ def correlate_deep(
     tl.store(of_weight + place, sums, mask=use)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["share"])
 def square_deep(
     x, grad, weight, of_weight, of_bias, batch, share,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, FILTERS: tl.constexpr, OH: tl.constexpr,
@@ -317,7 +317,7 @@ def square_deep(
     tl.store(of_weight + place, squares, mask=use)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def total(some, out, parts, size, N: tl.constexpr):
     """out[n] = sum over parts of some[part, n], for every lane."""
     lane = tl.program_id(1).to(tl.int64)

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, int8
 
+from consilience.kernels.launching import launch
+
 ENTRIES, ACROSS = 1024, 128
 """How many numbers a program has, and how many of a line at most."""
 
@@ -23,20 +25,20 @@ def _larger(a, b):
 
 
 @triton.jit
-def _tile(ROWS: tl.constexpr, LINE: tl.constexpr, R: tl.constexpr, M: tl.constexpr):
+def _tile(rows, LINE: tl.constexpr, R: tl.constexpr, M: tl.constexpr):
     """Rows, places in their lines, and which of them there are."""
     row = (tl.program_id(0).to(tl.int64) * R + tl.arange(0, R))[:, None]
     m = (tl.program_id(1) * M + tl.arange(0, M))[None, :]
-    return row, m, (row < ROWS) & (m < LINE)
+    return row, m, (row < rows) & (m < LINE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _pool(
-    x, values, places,
-    ROWS: tl.constexpr, LINE: tl.constexpr, CHANNELS: tl.constexpr, RELU: tl.constexpr,
+    x, values, places, rows,
+    LINE: tl.constexpr, CHANNELS: tl.constexpr, RELU: tl.constexpr,
     R: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    row, m, use = _tile(ROWS, LINE, R, M)
+    row, m, use = _tile(rows, LINE, R, M)
     first = x + row * (4 * LINE) + m // CHANNELS * (2 * CHANNELS) + m % CHANNELS
     a = tl.load(first, mask=use, other=0.0).to(tl.float32)
     b = tl.load(first + CHANNELS, mask=use, other=0.0).to(tl.float32)
@@ -52,26 +54,26 @@ def _pool(
     tl.store(places + row * LINE + m, place.to(tl.int8), mask=use)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _take(
-    x, places, out,
-    ROWS: tl.constexpr, LINE: tl.constexpr, CHANNELS: tl.constexpr, R: tl.constexpr, M: tl.constexpr,
+    x, places, out, rows,
+    LINE: tl.constexpr, CHANNELS: tl.constexpr, R: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    row, m, use = _tile(ROWS, LINE, R, M)
+    row, m, use = _tile(rows, LINE, R, M)
     place = tl.load(places + row * LINE + m, mask=use, other=-1).to(tl.int32)
     first = x + row * (4 * LINE) + m // CHANNELS * (2 * CHANNELS) + m % CHANNELS
     own = first + place // 2 * (2 * LINE) + place % 2 * CHANNELS
     tl.store(out + row * LINE + m, tl.load(own, mask=use & (place >= 0), other=0.0), mask=use)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _put(
-    values, places, out, of_image, of_row, of_column, of_channel,
-    ROWS: tl.constexpr, HEIGHT: tl.constexpr, LINE: tl.constexpr, CHANNELS: tl.constexpr,
+    values, places, out, of_image, of_row, of_column, of_channel, rows,
+    HEIGHT: tl.constexpr, LINE: tl.constexpr, CHANNELS: tl.constexpr,
     R: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     """Places count pixels of a line here: each is written once, next to its neighbour."""
-    row, m, use = _tile(ROWS, 2 * LINE, R, M)
+    row, m, use = _tile(rows, 2 * LINE, R, M)
     column, channel, second = m // (2 * CHANNELS), m % CHANNELS, m // CHANNELS % 2
     place = tl.load(places + row * LINE + column * CHANNELS + channel, mask=use, other=-1).to(tl.int32)
     own = (
@@ -89,7 +91,7 @@ def pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
     places = values.new_empty(values.shape, dtype=int8)
     rows, line = _rows(places)
     grid, tile = _cut(rows, line)
-    _pool[grid](x, values, places, rows, line, channels, relu, *tile)
+    launch(_pool, grid, x, values, places, rows, line, channels, relu, *tile)
     return values, places
 
 
@@ -98,7 +100,7 @@ def take(x: Tensor, places: Tensor) -> Tensor:
     rows, line = _rows(places)
     grid, tile = _cut(rows, line)
     out = x.new_empty(places.shape)
-    _take[grid](x, places, out, rows, line, places.shape[-1], *tile)
+    launch(_take, grid, x, places, out, rows, line, places.shape[-1], *tile)
     return out
 
 
@@ -109,7 +111,7 @@ def put(values: Tensor, places: Tensor) -> Tensor:
     grid, tile = _cut(rows, 2 * line)
     images = values.reshape(-1, height, width, channels)
     out = values.new_empty(*lanes, 2 * height, 2 * width, channels)
-    _put[grid](images, places, out, *images.stride(), rows, height, line, channels, *tile)
+    launch(_put, grid, images, places, out, *images.stride(), rows, height, line, channels, *tile)
     return out
 
 

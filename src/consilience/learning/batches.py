@@ -10,24 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from consilience.data.stored import Inputs, Stored
 from consilience.learning.randomness import Numbers, Purpose, stream_bits, stream_keys
 from consilience.transfer import to_device
 from consilience.types import Batch, IntArray
 
 FEW = 2**15
 """The most rows in all epochs of all visits whose plan stays on the host."""
+READ_BYTES = 2**26
+"""The most bytes of inputs that are read together, where they are not resident."""
 SHUFFLE_BITS, KEY_BITS = 40, 62
 """How many bits the hashes that shuffle have (other bits say in which list), and the keys of steps."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A data set on the device, in its published type; rows are normalised when they are read.
+    """A data set, in its published type; rows are normalised when they are read.
 
-    Training rows come first, test rows after them.
+    Training rows come first, test rows after them. Targets are on the device, and inputs are there, too, or
+    come there as batches need them.
     """
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     shift: Tensor
     scale: Tensor
@@ -36,12 +40,41 @@ class Pool:
     def raw(self, rows: Tensor, weight: Tensor, key: Tensor) -> Batch:
         """The batch of some row numbers, of any leading shape, with inputs as they lie here."""
         flat = rows.flatten()
+        if isinstance(self.inputs, Stored):
+            # Every row once: short batches are padded with one and the same.
+            numbers, places = np.unique(flat.cpu().numpy(), return_inverse=True)
+            read = self.inputs.rows(numbers).index_select(0, torch.from_numpy(places))
+            read, flat = (to_device(one, self.targets.device) for one in (read, flat))
+        else:
+            read = self.inputs.index_select(0, flat)
         return Batch(
-            self.inputs.index_select(0, flat).reshape(*rows.shape, *self.inputs.shape[1:]),
+            read.reshape(*rows.shape, *self.inputs.shape[1:]),
             self.targets.index_select(0, flat).reshape(*rows.shape, *self.targets.shape[1:]),
             weight,
             key,
         )
+
+    @property
+    def streamed(self) -> bool:
+        """Whether inputs are read as batches need them."""
+        return isinstance(self.inputs, Stored)
+
+    @property
+    def nbytes(self) -> int:
+        """How much of the device's memory the data take."""
+        return self.targets.nbytes + (self.inputs.nbytes if isinstance(self.inputs, Tensor) else 0)
+
+    @property
+    def given_dtype(self) -> torch.dtype:
+        """The type of inputs as models take them."""
+        return self.inputs.dtype if self.inputs.dtype == torch.int64 else self.dtype
+
+    def at_a_time(self, most: int, rows: int) -> int:
+        """How many ticks' batches, of so many rows each, are read together: so many, or as few as fit."""
+        if not self.streamed:
+            return most
+        tick = max(1, rows * self.inputs.shape[1:].numel() * self.inputs.dtype.itemsize)
+        return max(1, min(most, READ_BYTES // tick))
 
     def normalised(self, inputs: Tensor) -> Tensor:
         """Inputs as models take them; tokens stay the whole numbers that they are."""

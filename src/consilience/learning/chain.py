@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch import Tensor, nn
 
-from consilience.learning.layers import KeyedDropout, RowBatchNorm
+from consilience.learning.layers import RowBatchNorm
 from consilience.models.spec import Classifier
 from consilience.types import Floats, IntArray
 
@@ -21,13 +21,19 @@ NEEDS_CHAIN = "hidden units are matched in plain chains of linear and convolutio
 
 UNITWISE = (
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Identity),
-    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, KeyedDropout),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
 )
 """Layers that do the same with every unit."""
 
 
 def obstacle(module: nn.Module) -> str | None:
     """What keeps the hidden units of a task's model from changing places, in a few words, or None."""
+    trained = all(value.requires_grad for value in module.parameters())
+    return _obstacle(module) if trained else "parameters that are not trained"
+
+
+def _obstacle(module: nn.Module) -> str | None:
     images, seen = False, set[int]()
     for layer in _steps(module):
         if isinstance(layer, nn.Linear | nn.Conv2d):

@@ -170,8 +170,14 @@ def per_sample_squares(
         prediction = task.forward(_with(model, chosen), row, training=False).prediction
         return row_loss(prediction, row.targets).sum()
 
-    chosen = {name: model["params"][name] for name in names}
-    grads = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(chosen, batch.inputs, batch.targets)
+    chosen, gradient = {name: model["params"][name] for name in names}, torch.func.grad(loss)
+    try:
+        grads = torch.func.vmap(gradient, in_dims=(None, 0, 0))(chosen, batch.inputs, batch.targets)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # of a model that looks at numbers, say
+        rows = [gradient(chosen, *row) for row in zip(batch.inputs, batch.targets, strict=True)]
+        grads = {name: torch.stack([row[name] for row in rows]) for name in names}
     return {name: torch.tensordot(weight, value * value, 1) for name, value in grads.items()}
 
 

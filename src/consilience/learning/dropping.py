@@ -24,7 +24,7 @@ def dropped(x: Tensor, key: Tensor, stream: int, probability: float, whole: bool
         probability: That of a zero.
         whole: Whether channels are dropped as a whole.
     """
-    if for_triton(x):
+    if for_triton(x) and not _of_sequences(x, key, whole):
         return dropped_as_a_lane(x, key, stream, probability, whole)
     return _plain(x, key, stream, probability, whole)
 
@@ -42,11 +42,24 @@ def _of_lanes(x: Tensor, keys: Tensor, stream: int, probability: float, whole: b
 
 def _plain(x: Tensor, key: Tensor, stream: int, probability: float, whole: bool) -> Tensor:
     """The same for one key or for those of lanes, in torch's operations."""
+    return x * kept(x, key, stream, probability, whole).to(x.dtype) / (1 - probability)
+
+
+def kept(x: Tensor, key: Tensor, stream: int, probability: float, whole: bool) -> Tensor:
+    """What dropout leaves, as booleans that expand to the entries; the arguments are those of `dropped`.
+
+    The key may have axes of its own, those of lanes.
+    """
     shape = tuple(x.shape[key.ndim :])
+    spread = _of_sequences(x, key, whole)
     shape = (*shape[:2], *[1] * (len(shape) - 2)) if whole else shape
     keys = key.reshape(*key.shape, *[1] * len(shape)) if key.ndim else key
-    kept = keyed_bits(keys, stream, shape, x.device) >= _threshold(probability)
-    return x * kept.to(x.dtype) / (1 - probability)
+    return keyed_bits(keys, stream, shape, x.device, spread=spread) >= _threshold(probability)
+
+
+def _of_sequences(x: Tensor, key: Tensor, whole: bool) -> bool:
+    """Whether the batch may be the second axis, as recurrent layers and transformers take it by default."""
+    return x.ndim - key.ndim == 3 and not whole
 
 
 def _threshold(probability: float) -> int:

@@ -39,6 +39,7 @@ def factored(task: Task, params: Params, which: tree.Layers) -> tuple[str, ...]:
         module = modules[names[0].rpartition(".")[0]]
         own = {name.rpartition(".")[2]: uses[id(value)] for name, value in module.named_parameters()}
         plain = own.keys() <= {"weight", "bias"} and set(own.values()) == {1}  # neither shared nor computed
+        plain = plain and len(own) == len(names)  # and all of it is trained
         if plain and (isinstance(module, nn.Linear) or is_plain_convolution(module)):
             chosen.append(next(name for name in names if name.rpartition(".")[2] == "weight"))
     if not chosen:

@@ -1,10 +1,8 @@
-"""Batch normalisation and dropout that know which rows count and whose randomness to use.
+"""Layers that know which rows count, and that can run for many clients at once.
 
 Inside the engine a batch may be padded, and many clients train side by side. Batch statistics must
-then skip the padding, and a dropout mask must depend on (seed, round, client, step) alone, never on a
-global generator or on the lane a client happens to sit in (its place among those that train side by side).
-`convert` swaps torch's own layers for these; what they need to know arrives as non-persistent buffers, so a
-call stays a pure function.
+then skip the padding. `convert` swaps torch's own layers for such ones; what they need to know arrives as
+non-persistent buffers, so a call stays a pure function.
 """
 
 from __future__ import annotations
@@ -18,11 +16,10 @@ from torch import Tensor, nn
 from consilience.errors import UserError
 from consilience.kernels.convolution import Convolution
 from consilience.kernels.pooling import Pooling
-from consilience.learning.dropping import dropped
+from consilience.learning.recurrent import unrolled
 from consilience.torch_internals import BatchNorm, batch_normalised
 
 ROWS = "rows"  # buffer of RowBatchNorm: [batch] 1 for rows that count, or [0] if all do
-KEY = "key"  # buffer of KeyedDropout: 0-d int64
 ANY_LAYOUT = (nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Dropout, nn.Dropout2d, nn.BatchNorm2d, nn.Identity)
 """Layers that take images however they lie in memory."""
 
@@ -132,52 +129,27 @@ def _spread(values: Tensor, x: Tensor) -> Tensor:
     return values.reshape(*values.shape, *[1] * (x.ndim - 2))
 
 
-class KeyedDropout(nn.Module):
-    """Dropout whose mask is a hash of (key, layer, position): the same on every device and in every lane."""
-
-    def __init__(self, probability: float, whole_channels: bool, layer: int) -> None:
-        super().__init__()
-        self.probability, self.whole_channels, self.layer = probability, whole_channels, layer
-        self.calls = 0  # within one forward pass of the model, which sets it to 0 before
-        self.key: Tensor
-        self.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Zero entries (or whole channels) with the layer's probability and rescale the others."""
-        if not self.training or self.probability == 0:
-            return x
-        if self.probability >= 1:
-            return torch.zeros_like(x)
-        stream = self.layer + 100003 * self.calls
-        self.calls += 1  # a layer that is used again draws again
-        return dropped(x, self.key, stream, self.probability, self.whole_channels)
-
-
 def convert(module: nn.Module) -> nn.Module:
-    """A copy of a module with torch's batch normalisation and dropout replaced by the layers above.
+    """A copy of a module with torch's batch normalisation replaced by the layer above.
 
-    Convolutions become those that can run for many clients at once. They and pooling may lay images out in
-    memory as they like where nobody else can see it, and a ReLU beside pooling becomes part of it.
+    Recurrent layers and convolutions become those that can run for many clients at once. Convolutions and
+    pooling may lay images out in memory as they like where nobody else can see it, and a ReLU beside pooling
+    becomes part of it.
     """
     wrapper = nn.ModuleList([copy.deepcopy(module)])  # so that the root itself can be replaced
     replaced: dict[int, nn.Module] = {}  # a layer that is used in two places stays one layer
-    dropouts = 0
     for parent in list(wrapper.modules()):
         free = _free_layers(parent)
         _join_relus(parent, free)
         for name, child in _children(parent):
-            if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout):
-                raise UserError(f"{type(child).__name__} is not supported: its randomness is not the run's")
             if isinstance(child, BatchNorm) and id(child) not in replaced:
                 replaced[id(child)] = RowBatchNorm(child)
             elif isinstance(child, nn.Conv2d) and Convolution.fits(child):
                 replaced.setdefault(id(child), Convolution.of(child, free=child in free))
             elif isinstance(child, nn.MaxPool2d) and Pooling.fits(child) and child in free:
                 replaced.setdefault(id(child), Pooling.of(child))
-            elif isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-                dropouts += 1
-                whole_channels = not isinstance(child, nn.Dropout)
-                replaced.setdefault(id(child), KeyedDropout(child.p, whole_channels, dropouts))
+            elif id(child) not in replaced and (recurrent := unrolled(child)) is not None:
+                replaced[id(child)] = recurrent
             if id(child) in replaced:
                 parent.register_module(name, replaced[id(child)])
     return wrapper[0]

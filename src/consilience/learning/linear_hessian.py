@@ -107,7 +107,7 @@ def rows_of(task: Task, model: State, batch: Batch) -> Rows:
     if len(seen) != 1 or seen[0][1] is not prediction or seen[0][0].ndim != 2:
         raise UserError("exact Hessians are there where a model's outputs are those of one linear layer")
     inputs = seen[0][0]
-    if any(module.bias is not None for module in layers.values()):
+    if any(f"{name}.bias" in model["params"] for name in layers):  # one that is not trained has no curvature
         inputs = F.pad(inputs, (0, 1), value=1.0)
     factors = torch.stack(list(task.problem.hessian_factors(prediction, batch.targets)), 1)
     live = torch.where((batch.weight > 0)[:, None, None], factors, 0.0)

@@ -40,11 +40,22 @@ class Purpose(IntEnum):
     WAKING = 11
     LINKS = 12
     COMMON = 13
+    FROZEN_WEIGHTS = 14
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     """A generator for one purpose and key, e.g. (round, client)."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, *key))))
+
+
+@contextmanager
+def seeded(key: Tensor) -> Iterator[None]:
+    """A context in which torch's generators follow from a key; afterwards they are as before."""
+    with torch.random.fork_rng(devices=[key.device.index] if key.is_cuda else []):
+        torch.default_generator.manual_seed(int(key))
+        if key.is_cuda:
+            torch.cuda.manual_seed(int(key))
+        yield
 
 
 @contextmanager
@@ -94,7 +105,9 @@ KEY_BITS = 62
 """How many bits of a key `keyed_bits` looks at."""
 
 
-def keyed_bits(key: Tensor, stream: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+def keyed_bits(
+    key: Tensor, stream: int, shape: tuple[int, ...], device: torch.device, *, spread: bool = False
+) -> Tensor:
     """Uniform int32 numbers that are a pure function of (key, stream, position).
 
     Args:
@@ -102,11 +115,22 @@ def keyed_bits(key: Tensor, stream: int, shape: tuple[int, ...], device: torch.d
         stream: A number that tells draws from the same key apart.
         shape: The shape of the result.
         device: Where the result is needed.
+        spread: Whether a position is where an entry lies on every axis, whatever the sizes of the axes. By
+            default it is a count, in which the size of the first axis alone plays no part.
     """
     positions = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=device).reshape(shape)
+    if spread:
+        positions = torch.zeros((), dtype=torch.int32, device=device)
+        for size, odd in zip(shape, _AXES, strict=False):
+            places = _mixed32(odd * torch.arange(size, dtype=torch.int32, device=device))
+            positions = positions[..., None] + places
     low = (key & 0x7FFFFFFF).to(torch.int32)
     high = ((key >> 31) & 0x7FFFFFFF).to(torch.int32)
     return _mixed32(_mixed32(positions ^ low) ^ (high + salt(stream)))
+
+
+_AXES = (-0x61C88647, 0x2C1B3C6D, 1)
+"""Odd factors that tell the places on three axes apart."""
 
 
 def salt(stream: int) -> int:
@@ -119,6 +143,15 @@ def _mixed32(x: Tensor) -> Tensor:
     x = (x ^ ((x >> 16) & 0xFFFF)) * 0x7FEB352D
     x = (x ^ ((x >> 15) & 0x1FFFF)) * -0x7B935975
     return x ^ ((x >> 16) & 0xFFFF)
+
+
+def uniforms(key: Tensor, stream: int, like: Tensor) -> Tensor:
+    """Numbers from [0, 1) that are a pure function of (key, stream, position), in 24 bits.
+
+    They have the shape, the type and the device of `like`; key and stream are those of `keyed_bits`.
+    """
+    bits = keyed_bits(key, stream, like.shape, like.device)
+    return ((bits >> 8) & (2**24 - 1)).to(like.dtype) / 2**24
 
 
 def normals(key: Tensor, stream: int, like: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from consilience.models.spec import ModelSpec as ModelSpec
 from consilience.models.vgg11 import VGG11 as VGG11
 from consilience.models.vgg16 import VGG16 as VGG16
 from consilience.models.window_lm import WindowLM as WindowLM
-from consilience.types import registry
+from consilience.plugins import registry
 
-MODELS = registry(globals(), ModelSpec)
+MODELS = registry(globals(), ModelSpec, "model")
 """The models, by the names that configurations use."""

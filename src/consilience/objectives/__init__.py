@@ -13,8 +13,8 @@ from consilience.objectives.fresh_gradients import FreshGradients as FreshGradie
 from consilience.objectives.gradient_shift import GradientShift as GradientShift
 from consilience.objectives.proximal import Proximal as Proximal
 from consilience.objectives.virtual_teacher import VirtualTeacher as VirtualTeacher
-from consilience.types import registry
+from consilience.plugins import registry
 
 # `SyntheticAnchors` is not among them: only DeSA has the anchors that it needs.
-OBJECTIVES = registry(globals(), Objective)
+OBJECTIVES = registry(globals(), Objective, "objective")
 """The objectives, by the names that configurations use."""

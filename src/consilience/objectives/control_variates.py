@@ -65,7 +65,7 @@ class ControlVariates(Objective):
             control = client.grad(down).params
         else:
             moved = tree.sub(down["params"], trained.model["params"])
-            mean_gradient = tree.scale(1 / (trained.steps * client.solver.lr), moved)
+            mean_gradient = tree.scale(1 / trained.length(client.solver), moved)
             control = tree.add(tree.sub(memory[CONTROL], down[CONTROL]), mean_gradient)
         return {CHANGE: tree.sub(control, memory[CONTROL])}, {CONTROL: control}
 

@@ -124,7 +124,8 @@ class DriftVariable(Drift):
     def finish(self, client: Client, down: State, trained: Trained, memory: State) -> tuple[State, State]:
         extra, kept = super().finish(client, down, trained, memory)
         moved = tree.sub(down["params"], trained.model["params"])
-        per_step = tree.scale(1 / (trained.steps.clamp(min=1) * client.solver.lr), moved)
+        length = torch.where(trained.steps > 0, trained.length(client.solver), 1.0)
+        per_step = tree.scale(1 / length, moved)
         found = tree.sub(per_step, down[CONTROL])
         change = {name: torch.where(trained.steps > 0, value, 0.0) for name, value in found.items()}
         return {**extra, CHANGE: change}, {**kept, CONTROL: tree.add(memory[CONTROL], change)}

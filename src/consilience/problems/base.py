@@ -95,6 +95,8 @@ class Problem(ABC):
 
     name: ClassVar[str]
     metric: ClassVar[Metric]
+    others: ClassVar[tuple[Metric, ...]] = ()
+    """The scores beside the metric and the loss."""
     targets: ClassVar[tuple[float, ...]] = ()
     """Values of the metric that a run looks for by default."""
     has_classes: ClassVar[bool] = False
@@ -103,6 +105,16 @@ class Problem(ABC):
     """Whether `possible_targets` can list all targets that a row could have."""
     factored: ClassVar[bool] = True
     """Whether `hessian_factors` is worth its cost."""
+
+    @property
+    def all_metrics(self) -> tuple[Metric, ...]:
+        """All scores, that by which methods are compared first."""
+        return self.metric, *self.others, Metric(LOSS, higher_is_better=False)
+
+    @property
+    def score_names(self) -> list[str]:
+        """The names of all scores."""
+        return [one.name for one in self.all_metrics]
 
     @abstractmethod
     def fault(self, targets: Tensor, outputs: int) -> str | None:

@@ -31,6 +31,7 @@ class MultiLabel(Problem):
 
     name: ClassVar[str] = "multi_label"
     metric: ClassVar[Metric] = Metric("auc", percent=True)
+    others: ClassVar[tuple[Metric, ...]] = (Metric("f1", percent=True),)
 
     def fault(self, targets: Tensor, outputs: int) -> str | None:
         if targets.ndim != 2 or targets.shape[1] != outputs:

@@ -27,6 +27,7 @@ class NextToken(Problem):
 
     name: ClassVar[str] = "next_token"
     metric: ClassVar[Metric] = Metric("perplexity", higher_is_better=False)
+    others: ClassVar[tuple[Metric, ...]] = (Metric("token_accuracy", percent=True),)
     factored: ClassVar[bool] = False
 
     def fault(self, targets: Tensor, outputs: int) -> str | None:

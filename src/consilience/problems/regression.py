@@ -32,6 +32,7 @@ class Regression(Problem):
 
     name: ClassVar[str] = "regression"
     metric: ClassVar[Metric] = Metric("r2")
+    others: ClassVar[tuple[Metric, ...]] = (Metric("mae", higher_is_better=False),)
     loss: Loss = "mse"
     delta: float = 1.0
 

@@ -26,6 +26,7 @@ def bubble_plot(
     path: Path,
     title: str = "",
     class_names: Sequence[str] | None = None,
+    client_names: Sequence[str] = (),
 ) -> None:
     """Draw who holds how much of which class into an image file.
 
@@ -34,15 +35,16 @@ def bubble_plot(
         path: where to write; its ending chooses the format.
         title: a line above the plot.
         class_names: one for each class; their numbers if not given.
+        client_names: one for each client; their numbers if not given.
     """
-    figure = bubble_figure(counts, title, class_names)
-    save(figure, path)
+    save(bubble_figure(counts, title, class_names, client_names), path)
 
 
 def bubble_figure(
     counts: npt.NDArray[np.integer],
     title: str = "",
     class_names: Sequence[str] | None = None,
+    client_names: Sequence[str] = (),
 ) -> Figure:
     """The figure of `bubble_plot`: areas proportional to counts, neighbours apart.
 
@@ -61,7 +63,8 @@ def bubble_figure(
     column = max(min(13 / per_panel, 0.36), 1.5 / per_panel)
     row = max(min(max(9 / classes, 0.1), max(min(column, 0.3), 0.17)), 1.4 / classes)
     left, right = 0.42 + 0.07 * max(map(len, names)), 1.2
-    bottom, top, gap = 0.45, 0.42 if title else 0.15, 0.32
+    longest = 0.065 * max(map(len, client_names), default=0)  # names stand upright
+    bottom, top, gap = 0.45 + longest, 0.42 if title else 0.15, 0.32 + longest
     panel_width, panel_height = column * per_panel, row * classes
     width = left + panel_width + right
     height = bottom + panels * panel_height + (panels - 1) * gap + top
@@ -78,7 +81,10 @@ def bubble_figure(
         _style(axes)
         step = _tick_step(0.3 / column)
         first = math.ceil(panel * per_panel / step) * step
-        axes.set_xticks(range(first, min((panel + 1) * per_panel, clients), step))
+        ticks = range(first, min((panel + 1) * per_panel, clients), step)
+        axes.set_xticks(ticks)
+        if client_names:
+            axes.set_xticklabels([client_names[tick] for tick in ticks], rotation=90)
         step = _tick_step(0.15 / row)
         axes.set_yticks(range(0, classes, step), names[::step])
         client, label = np.nonzero(counts[panel * per_panel : (panel + 1) * per_panel])

@@ -78,7 +78,9 @@ def _clustering(adjacency: Adjacency) -> float:
     return float((closed / np.maximum(degrees * (degrees - 1), 1)).mean())
 
 
-def graph_plot(adjacency: Adjacency, sizes: Sequence[int], path: Path, title: str = "") -> None:
+def graph_plot(
+    adjacency: Adjacency, sizes: Sequence[int], path: Path, title: str = "", names: Sequence[str] = ()
+) -> None:
     """Draw a graph of peers into an image file.
 
     Args:
@@ -86,13 +88,15 @@ def graph_plot(adjacency: Adjacency, sizes: Sequence[int], path: Path, title: st
         sizes: how many rows of data each node holds.
         path: where to write; its ending chooses the format.
         title: a line above the plot.
+        names: what nodes are called; by default they bear their numbers.
     """
-    figure = graph_figure(adjacency, sizes, title)
-    save(figure, path)
+    save(graph_figure(adjacency, sizes, title, names), path)
 
 
-def graph_figure(adjacency: Adjacency, sizes: Sequence[int], title: str = "") -> Figure:
-    """The figure of `graph_plot`: dark and somewhat larger nodes hold more data; all bear their numbers."""
+def graph_figure(
+    adjacency: Adjacency, sizes: Sequence[int], title: str = "", names: Sequence[str] = ()
+) -> Figure:
+    """The figure of `graph_plot`: dark and somewhat larger nodes hold more data; all say who they are."""
     nodes = len(adjacency)
     if len(sizes) != nodes:
         raise UserError(f"{len(sizes)} sizes for {nodes} nodes; give one for each")
@@ -115,7 +119,8 @@ def graph_figure(adjacency: Adjacency, sizes: Sequence[int], title: str = "") ->
     thickness = float(np.clip(200 / max(len(ends), 1), 0.25, 0.8))
     axes.add_collection(LineCollection(list(places[ends]), colors=EDGE, linewidths=thickness, zorder=1))
     diameter = min(DIAMETER * side * POINTS_PER_INCH / extent, 26)
-    shown = _draw_nodes(axes, places, np.asarray(sizes), diameter)
+    shown = _draw_nodes(axes, places, np.asarray(sizes), diameter, numbered=not names)
+    write_names(axes, places, names, diameter)
 
     beside = figure.add_axes(
         ((left + side + 0.2) / width, (bottom + side / 4) / height, 0.15 / width, side / 2 / height)
@@ -126,8 +131,26 @@ def graph_figure(adjacency: Adjacency, sizes: Sequence[int], title: str = "") ->
     return figure
 
 
-def _draw_nodes(axes: Axes, places: Floats, sizes: npt.NDArray[np.int64], diameter: float) -> PathCollection:
-    """Nodes of at most such a diameter (in points), with their numbers."""
+def write_names(axes: Axes, places: Floats, names: Sequence[str], diameter: float) -> None:
+    """Write names below nodes of such a diameter (in points), where there are any."""
+    for name, (x, y) in zip(names, places, strict=False):
+        below = (0, -diameter / 2 - 2)
+        axes.annotate(
+            name,
+            (x, y),
+            below,
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=FONT - 2,
+            color=INK,
+        )
+
+
+def _draw_nodes(
+    axes: Axes, places: Floats, sizes: npt.NDArray[np.int64], diameter: float, *, numbered: bool
+) -> PathCollection:
+    """Nodes of at most such a diameter (in points), with their numbers or without."""
     # Colours start at no data: a small difference must not look like a large one.
     largest = max(int(sizes.max()), 1)
     shares = sizes / largest
@@ -144,7 +167,7 @@ def _draw_nodes(axes: Axes, places: Floats, sizes: npt.NDArray[np.int64], diamet
         zorder=2,
     )
     digits = len(str(len(sizes) - 1))
-    for node, (x, y) in enumerate(places):
+    for node, (x, y) in enumerate(places if numbered else ()):
         axes.text(
             x,
             y,

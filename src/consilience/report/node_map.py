@@ -14,10 +14,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from consilience.graphs.base import Adjacency
 from consilience.problems import Metric
 from consilience.report.bubbles import FONT, INK, POINTS_PER_INCH
-from consilience.report.graphs import EDGE, layout
+from consilience.report.graphs import EDGE, layout, write_names
 from consilience.report.node_records import Floats, Peers, final_scores, least_apart, methods_by_setting
 from consilience.report.plots import COLUMNS, canvas, folded
 from consilience.report.saving import save
@@ -79,7 +78,7 @@ def map_figure(records: Sequence[Record], peers: Mapping[str, Peers], metric: Me
         for place, label in enumerate(methods):
             axes = figure.add_subplot(grid[first + place // columns, place % columns])
             final = finals[setting, label]
-            _draw_map(axes, peers[setting].adjacency, places, metric.scale * final, colours, side)
+            _draw_map(axes, peers[setting], places, metric.scale * final, colours, side)
             known = final[np.isfinite(final)]
             name = f"{setting}, {label}" if len(settings) > 1 else label
             mean = metric.shown_with_unit(known.mean()) if len(known) else None
@@ -106,7 +105,7 @@ def _colours(scores: Floats, metric: Metric) -> ScalarMappable:
 
 
 def _draw_map(
-    axes: Axes, adjacency: Adjacency, places: Floats, final: Floats, colours: ScalarMappable, side: float
+    axes: Axes, peers: Peers, places: Floats, final: Floats, colours: ScalarMappable, side: float
 ) -> None:
     """One graph, in a panel whose side is about so many inches."""
     axes.set_axis_off()
@@ -116,7 +115,7 @@ def _draw_map(
     x, y = (low + high) / 2
     axes.set_xlim(x - extent / 2, x + extent / 2)
     axes.set_ylim(y - extent / 2, y + extent / 2)
-    ends = np.argwhere(np.triu(adjacency))
+    ends = np.argwhere(np.triu(peers.adjacency))
     thickness = float(np.clip(200 / max(len(ends), 1), 0.25, 0.8))
     axes.add_collection(LineCollection(list(places[ends]), colors=EDGE, linewidths=thickness, zorder=1))
     diameter = min(0.4 * side * POINTS_PER_INCH / extent, 22)
@@ -133,7 +132,8 @@ def _draw_map(
     nodes.set(cmap=colours.cmap, norm=colours.norm)
     font = min(diameter / (len(str(len(final) - 1)) + 0.6), FONT - 1)
     bright = colours.to_rgba(final)[:, :3] @ LUMINANCE
-    for node, (x, y) in enumerate(places):
+    write_names(axes, places, peers.names, diameter)
+    for node, (x, y) in enumerate(() if peers.names else places):
         axes.text(
             x,
             y,

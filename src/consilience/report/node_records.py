@@ -37,6 +37,8 @@ class Peers:
     """[nodes, nodes] who hears whom."""
     sizes: tuple[int, ...]
     """How many rows of data each node holds."""
+    names: tuple[str, ...] = ()
+    """What nodes are called, where they have names."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def chosen_nodes(peers: Peers, nodes: Sequence[int] | None) -> list[int]:
 
 def node_names(peers: Peers, nodes: Sequence[int]) -> list[str]:
     """What such nodes are called in a legend."""
-    return [f"node {node}, {peers.sizes[node]:,} rows" for node in nodes]
+    names = peers.names or [f"node {node}" for node in range(len(peers.sizes))]
+    return [f"{names[node]}, {peers.sizes[node]:,} rows" for node in nodes]
 
 
 def node_lists(record: Record) -> Mapping[str, Sequence[float | None]]:

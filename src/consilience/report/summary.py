@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from consilience.errors import UserError
 from consilience.problems import Metric
+from consilience.report.clients import ClientSpread, client_spread
 from consilience.sweeping import without_numbers
 
 Record = Mapping[str, object]
@@ -19,6 +20,20 @@ FRACTIONS = (0.5, 0.8, 0.9, 0.95)
 
 ROUNDED = 1 - 1e-12
 """Lets a value that is such a fraction exactly count: 0.72 is below 0.9 * 0.8 as computed."""
+
+
+EVALUATED = "test_loss"
+"""The score that every evaluation has: where it is null, the model has diverged."""
+
+Goals = Mapping[Metric, Sequence[float]]
+"""Scores beside the metric, each with its targets."""
+
+
+class Final(TypedDict):
+    """A score at the end: mean and standard deviation over seeds, `None` if a seed has none."""
+
+    mean: float | None
+    std: float | None
 
 
 class RoundsTo(TypedDict):
@@ -60,6 +75,12 @@ class MethodSummary:
     personal_mean: float | None = None
     """The final score of clients' own models on their own data, for methods that have such models."""
     personal_std: float | None = None
+    diverged: int = 0
+    """How many seeds ended with a model whose loss is not finite, or with no sound upload."""
+    scores: dict[str, Final] = field(default_factory=dict)
+    """The final scores beside the metric that were asked for, by name."""
+    clients: dict[str, ClientSpread] = field(default_factory=dict)
+    """How the metric and these scores spread over clients, by name; without those that no client has."""
     swept: dict[str, object] = field(default_factory=dict)
     """The numbers that were swept; `any` where the method does not use one, so that it holds for all."""
 
@@ -87,26 +108,78 @@ class MethodSummary:
             "bytes_down": self.bytes_down,
             "samples_per_s": self.samples_per_s,
             "dropped": self.dropped,
+            "diverged": self.diverged,
+            **{f"final_{score}": dict(final) for score, final in self.scores.items()},
+            "clients": {score: spread.to_json() for score, spread in self.clients.items()},
             **({f"personal_{name}": personal} if self.personal_mean is not None else {}),
         }
 
 
-def summarise(records: Sequence[Record], targets: Sequence[float], metric: Metric) -> list[MethodSummary]:
+def summarise(
+    records: Sequence[Record],
+    targets: Sequence[float],
+    metric: Metric,
+    *,
+    goals: Goals | None = None,
+    clients: Sequence[Record] = (),
+) -> list[MethodSummary]:
     """Sum up each method of each setting, in the order in which they first appear.
 
     Args:
         records: as in a metrics file, in any order of seeds and rounds.
         targets: values of the metric for which to find the first round that reaches them.
         metric: the score by which methods are compared.
+        goals: further scores, and their targets.
+        clients: as in a clients file: every client at the end.
     """
-    return [
-        _summary(row, list(runs.values()), targets, metric) for row, runs in runs_by_method(records).items()
-    ]
+    goals = goals or {}
+    found = []
+    for row, runs in runs_by_method(records).items():
+        own = [line for line in clients if (line["setting"], line["method"]) == row]
+        spreads = {one.name: client_spread(own, one) for one in (metric, *goals)}
+        summary = _summary(row, list(runs.values()), targets, metric)
+        found.append(
+            replace(
+                summary,
+                scores={one.name: _final(list(runs.values()), one.name) for one in goals},
+                rounds_to={**summary.rounds_to, **_rounds_to_goals(list(runs.values()), goals)},
+                clients={name: spread for name, spread in spreads.items() if spread},
+            )
+        )
+    return found
 
 
-def target_key(target: float) -> str:
-    """The name of a target in `MethodSummary.rounds_to`, or of a fraction in `rounds_to_best`."""
-    return str(float(target))
+def _final(runs: Sequence[Mapping[int, Record]], name: str) -> Final:
+    curves = [list(score_curve(run, f"test_{name}").values()) for run in runs]
+    mean, std = _spread([curve[-1] if curve else math.nan for curve in curves])
+    return {"mean": mean, "std": std}
+
+
+def _rounds_to_goals(runs: Sequence[Mapping[int, Record]], goals: Goals) -> dict[str, RoundsTo]:
+    return {
+        target_key(target, one): _rounds_to(
+            [score_curve(run, f"test_{one.name}") for run in runs], [target] * len(runs), one
+        )
+        for one, targets in goals.items()
+        for target in targets
+    }
+
+
+def _has_diverged(run: Mapping[int, Record]) -> bool:
+    """Whether a seed's last evaluation found a loss that is not finite, or its last round no sound upload."""
+    losses = list(score_curve(run, EVALUATED).values())
+    last = run[max(run)]
+    return bool(losses and not math.isfinite(losses[-1])) or last.get("diverged") is True
+
+
+def target_key(target: float, other: Metric | None = None) -> str:
+    """The name of a target in `MethodSummary.rounds_to`, or of a fraction in `rounds_to_best`.
+
+    Args:
+        target: The value.
+        other: The score that it is about, where that is not the metric.
+    """
+    return str(float(target)) if other is None else f"{other.name} {float(target)}"
 
 
 def runs_by_method(records: Sequence[Record]) -> dict[tuple[str, str], dict[int, dict[int, Record]]]:
@@ -175,6 +248,7 @@ def _summary(
             )
             for share in FRACTIONS
         },
+        diverged=sum(map(_has_diverged, runs)),
         personal_mean=own_mean,
         personal_std=own_std,
         swept=_swept(records[0]),

@@ -9,26 +9,36 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.problems import Metric
-from consilience.report.summary import MethodSummary, RoundsTo, target_key
+from consilience.report.summary import Goals, MethodSummary, RoundsTo, target_key
 from consilience.report.units import human_bytes, scaled
 
 NOTHING = "–"
 
 
-def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float], metric: Metric) -> Table:
-    """Methods side by side, the best final score of each setting in bold.
+def comparison_table(
+    summaries: Sequence[MethodSummary],
+    targets: Sequence[float],
+    metric: Metric,
+    goals: Goals | None = None,
+) -> Table:
+    """Methods side by side, the best final score of each setting in bold; scores are on the test set.
 
-    `own` is the score of clients' own models on their own data, where a method has such models.
+    `own` is the score of clients' own models on the rows that they keep back, where a method has such models.
 
     Args:
         summaries: one for each row; those of one setting are shown together.
         targets: values that the summaries were made with, one column each.
         metric: the score that the summaries were made with.
+        goals: further scores and their targets, with which they were made.
     """
+    goals = goals or {}
+    aims = [(metric, target, target_key(target)) for target in targets] + [
+        (one, target, target_key(target, one)) for one, values in goals.items() for target in values
+    ]
     settings = list(dict.fromkeys(summary.setting for summary in summaries))
     labels = ["setting", "method"] if len(settings) > 1 else ["method"]
     # Many columns move closer together, and "12.3 (2/3)" breaks in two, to leave room for the labels.
-    crowded = len(labels) + len(targets) > 3
+    crowded = len(labels) + len(goals) + len(aims) > 3
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0 if crowded else 1, 0, 0)
     )
@@ -37,8 +47,11 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
     personal = any(summary.personal_mean is not None for summary in summaries)
     for heading in (metric.name, "best", *(["own"] if personal else [])):
         table.add_column(f"{heading}\n{metric.unit}".rstrip(), justify="right", no_wrap=True)
-    for target in targets:
-        heading = f"rounds\nto {metric.scale * target:.4g}{metric.unit}"
+    for one in goals:
+        table.add_column(f"{one.name}\n{one.unit}".rstrip(), justify="right", overflow="fold")
+    for one, target, _ in aims:
+        about = "" if one is metric else f"\n{one.name}"
+        heading = f"rounds\nto {one.scale * target:.4g}{one.unit}{about}"
         table.add_column(heading, justify="right", overflow="fold", width=6 if crowded else None)
     for heading in ("up", "down", "samples\nper s"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -50,7 +63,8 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
             numbers = [
                 _shown(row.best_mean, metric),
                 *([_shown(row.personal_mean, metric)] if personal else []),
-                *(_rounds(row.rounds_to[target_key(target)]) for target in targets),
+                *(_shown(row.scores[one.name]["mean"], one) for one in goals),
+                *(_rounds(row.rounds_to[key]) for _, _, key in aims),
                 human_bytes(row.bytes_up),
                 human_bytes(row.bytes_down),
                 NOTHING if row.samples_per_s is None else scaled(row.samples_per_s, ("", "k", "M", "G")),
@@ -65,8 +79,40 @@ def comparison_table(summaries: Sequence[MethodSummary], targets: Sequence[float
     return table
 
 
+def clients_table(summaries: Sequence[MethodSummary], metric: Metric) -> Table | None:
+    """How methods serve their clients, personalised ones with clients' own models; None without any score.
+
+    Args:
+        summaries: one for each row.
+        metric: the score that the summaries were made with.
+    """
+    if not any(metric.name in summary.clients for summary in summaries):
+        return None
+    settings = list(dict.fromkeys(summary.setting for summary in summaries))
+    labels = ["setting", "method"] if len(settings) > 1 else ["method"]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for label in labels:
+        table.add_column(label, overflow="fold")
+    for heading in ("mean over\nclients", "worst\nclient", "tenth\npercentile", "spread\n(std)"):
+        table.add_column(f"{heading} {metric.unit}".rstrip(), justify="right", no_wrap=True)
+    table.add_column("taken on\nrows", no_wrap=True)
+    for setting in settings:
+        for row in (summary for summary in summaries if summary.setting == setting):
+            found = row.clients.get(metric.name)
+            cells = [NOTHING] * 5
+            if found:
+                values = [metric.shown(value) for value in (found.mean, found.worst, found.tenth)]
+                cells = [*values, metric.shown_spread(found.std), found.rows]
+            table.add_row(*(Text(text) for text in (setting, row.method)[-len(labels) :]), *cells)
+        table.add_section()
+    return table
+
+
 def _final(summary: MethodSummary, metric: Metric) -> str:
-    """The final score with its spread, which one seed does not have."""
+    """The final score with its spread, which one seed does not have; or that the method has diverged."""
+    if summary.diverged:
+        some = "" if summary.diverged == summary.seeds else f" ({summary.diverged}/{summary.seeds})"
+        return f"diverged{some}"
     mean, std = _shown(summary.final_mean, metric), summary.final_std
     return mean if std is None or summary.seeds == 1 else f"{mean} ± {metric.shown_spread(std)}"
 

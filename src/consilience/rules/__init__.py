@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from consilience.plugins import registry
 from consilience.rules.base import Rule as Rule
 from consilience.rules.bounded_move import BoundedMove as BoundedMove
 from consilience.rules.by_data import ByData as ByData
@@ -16,7 +17,6 @@ from consilience.rules.krum import Krum as Krum
 from consilience.rules.median import Median as Median
 from consilience.rules.normalised_steps import NormalisedSteps as NormalisedSteps
 from consilience.rules.trimmed_mean import TrimmedMean as TrimmedMean
-from consilience.types import registry
 
-RULES = registry(globals(), Rule)
+RULES = registry(globals(), Rule, "rule")
 """The rules, by the names that configurations use."""

@@ -100,6 +100,8 @@ class NormalisedSteps(Rule):
     def refuse(self, conditions: Conditions) -> str | None:
         if conditions.graph:
             return "neighbours' updates start from other models, so it is not defined on a graph"
+        if conditions.stepwise:
+            return "it reckons with steps of one learning rate: set schedule.per to round"
         solver = conditions.solver
         if not isinstance(solver, SGD) or solver.nesterov:
             return (

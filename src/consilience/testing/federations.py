@@ -139,7 +139,9 @@ def _one_failure() -> tuple[float, int]:
 def _poison(simulation: Simulation, clients: Sequence[int]) -> Record:
     """A round in which some clients' data are not numbers any more."""
     for client in clients:
-        simulation.world.pool.inputs[simulation.world.replicas[0].shards[client]] = torch.nan
+        inputs = simulation.world.pool.inputs
+        assert isinstance(inputs, torch.Tensor)
+        inputs[simulation.world.replicas[0].shards[client]] = torch.nan
     return simulation.step(evaluate=False)[0]
 
 

@@ -23,7 +23,7 @@ from consilience.exchange.cohort import LocalWork
 from consilience.experiment import plan
 from consilience.kernels.descent import decoded
 from consilience.learning.batches import Pool
-from consilience.learning.solvers import SGD, Adam
+from consilience.learning.solvers import SGD, Adam, RMSprop
 from consilience.learning.task import mean_loss
 from consilience.types import State
 
@@ -125,6 +125,9 @@ def simulated(method: str, solver: dict[str, Any], batch: int = 8, hidden: tuple
         ("fedavg", PLAIN, 1),
         ("fedavg", {**MOMENTUM, "nesterov": True}, 7),
         ("fedavg", {"name": "adam", "lr": 0.01, "weight_decay": 0.1}, 5),
+        ("fedavg", {"name": "adamw", "lr": 0.01}, 5),
+        ("fedavg", {"name": "rmsprop", "momentum": 0.9}, 5),
+        ("fedavg", {"name": "nesterov"}, 5),
         ("fedavg", SWEPT, 8),
         ("fedprox", MOMENTUM, 8),
         ("fedprox", SWEPT, 8),
@@ -185,7 +188,9 @@ def train(client: Client, down: State) -> State:
     return client.train(down).model
 
 
-@pytest.mark.parametrize("solver", [SGD(0.1, momentum=0.9, weight_decay=0.01), Adam(0.1)])
+@pytest.mark.parametrize(
+    "solver", [SGD(0.1, momentum=0.9, weight_decay=0.01), Adam(0.1), RMSprop(0.1, centered=True)]
+)
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("module", ["mlp", "cnn", "batchnorm", "dropout", Tied(), Late()])
 def test_whatever_is_not_understood_stays(programs, federation, module, clip, solver):
@@ -304,3 +309,38 @@ def test_only_mean_losses_of_classification_problems_are_fused(loss, known):
     arguments = [logits, torch.zeros(2, dtype=torch.float64), targets, weight]
     other = compare(overwriting(record(torch.func.vmap(step), arguments), [0, 1]), arguments)
     assert operations(other)["consilience.classify_lanes.default"] == known
+
+
+class Sequences(nn.Module):
+    """A transformer, part of which is frozen, with a recurrent layer after it; over rows of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(28, 8).requires_grad_(False)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.1, batch_first=True)
+        self.encoder.linear1.requires_grad_(False)
+        self.recurrent, self.head = nn.GRU(8, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.recurrent(self.encoder(self.embed(x[:, 0, ::4])))[1][0])
+
+
+@pytest.mark.parametrize("solver", [PLAIN, MOMENTUM], ids=["plain", "momentum"])
+def test_models_of_other_layers_are_fused_where_they_can_be(programs, solver):
+    settings = {
+        "data": "mnist-sample",
+        "dtype": "float64",
+        "method": "fedavg",
+        "model": Sequences,
+        "clients": 4,
+        "rounds": 1,
+        "lanes": 4,
+        "local": {"steps": 2, "batch_size": 8},
+        "solver": solver,
+    }
+    arm = plan(read_config(settings))[0]
+    found = programs(lambda: simulate(arm.scene, arm.variants).step(evaluate=False))
+    assert found
+    for _, module, arguments in found:
+        other = compare(module, arguments, 1e-10)
+        assert operations(other)["consilience.classify_lanes.default"] == 1

@@ -75,6 +75,22 @@ def test_programs_must_not_depend_on_data_or_chance(function, reason):
         record(function, [A])
 
 
+def test_a_number_that_follows_from_constants_may_be_read():
+    mask = torch.ones(3, 3).tril()
+
+    def function(a):
+        causal = bool((mask == torch.ones(3, 3).tril()).all())
+        return [a @ mask if causal else a, a * int(mask.sum())]
+
+    program = record(function, [torch.ones(2, 3)])
+    given = torch.arange(6.0).reshape(2, 3)
+    assert_close(list(program(given)), [given @ mask, 6 * given])
+    with pytest.raises(RuntimeError, match="item"):
+        record(lambda a: [a * (mask + a).sum().item()], [torch.ones(3, 3)])
+    with pytest.raises(RuntimeError, match="item"):
+        record(lambda a: [a * torch.zeros(3).copy_(a).sum().item()], [torch.ones(3)])
+
+
 def test_recording_keeps_no_tensor_alive():
     alive = []
 

@@ -96,6 +96,21 @@ def test_what_cannot_be_captured_runs_as_it_was_recorded(monkeypatch):
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("decompose", [torch.linalg.qr, torch.linalg.eigh, torch.linalg.svd])
+def test_decompositions_are_never_captured(decompose, monkeypatch):
+    monkeypatch.setattr(routine, "GraphMemory", Broken)
+    routines = Routines(10**6)
+    matrix = torch.arange(9.0).reshape(3, 3) + torch.eye(3)
+
+    def work(enter: Enter, states: Sequence[State]) -> State:
+        return {"b": {"y": decompose(states[0]["a"]["x"])[0]}}
+
+    monkeypatch.setattr(Broken, "capture", no_act)
+    for _ in range(4):
+        found = routines.run("key", work, [{"a": {"x": matrix}}], no_act)
+        torch.testing.assert_close(found["b"]["y"], decompose(matrix)[0])
+
+
 def test_what_cannot_be_recorded_is_done_at_once():
     routines, calls = Routines(10**6), []
 

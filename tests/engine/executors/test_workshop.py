@@ -13,8 +13,9 @@ from torch.testing import assert_close
 
 from consilience.client import Client
 from consilience.engine.executors import lanes, workshop
+from consilience.engine.executors.captured import Captured
 from consilience.engine.executors.lanes import Batched
-from consilience.engine.executors.machine import Machine, Plain
+from consilience.engine.executors.machine import Blueprint, Machine, Plain
 from consilience.engine.executors.workshop import Workshop
 from consilience.errors import UserError
 from consilience.types import State
@@ -101,6 +102,42 @@ def test_what_does_not_fit_alone_is_one_line(federation, monkeypatch):
     Scarce(monkeypatch, 0)
     with pytest.raises(UserError, match=r"one client's step does not fit into the 8 GB .*batch_size"):
         place.run(Batched(place.pool, 5, 5, memory=8 * 10**9), train)
+
+
+def test_what_does_not_fit_as_a_graph_runs_without_one(federation, monkeypatch):
+    place = federation()
+    expected = place.run(place.batched(1, 5), train)
+    built: list[Captured] = []
+
+    def build(shop: Workshop, blueprint: Blueprint) -> Machine:
+        built.append(Captured(shop.pool, blueprint, shop._graphs, compiled=False))
+        return built[-1]
+
+    def no_room(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Workshop, "_build", build)
+    monkeypatch.setattr(Captured, "_capture", no_room)
+    executor = place.batched(1, 5)
+    for _ in range(2):
+        found = place.run(executor, train)
+        assert_close(found.uploads, expected.uploads, rtol=1e-12, atol=1e-12)
+        assert_close(found.tally, expected.tally, rtol=1e-12, atol=1e-12)
+    assert executor.chunk == 1
+    assert built[-1]._graphs is None
+
+
+def test_where_graphs_hold_too_much_there_are_none(federation):
+    place = federation()
+    shop = Workshop(place.pool, 10_000)
+    (machine,) = machines_of(place)
+    assert shop._graphs is not None
+    shop._graphs.held = 5_000
+    shop.machines([machine.blueprint])
+    assert shop._graphs is not None
+    shop._graphs.held = 5_001
+    shop.machines([machine.blueprint])
+    assert shop._graphs is None
 
 
 def test_out_of_memory_beside_the_steps_fewer_jobs_are_computed_at_a_time(federation):

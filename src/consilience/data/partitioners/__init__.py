@@ -7,6 +7,7 @@ met is refused with its numbers.
 from __future__ import annotations
 
 from consilience.data.partitioners.base import Partitioner as Partitioner
+from consilience.data.partitioners.by_client import ByClient as ByClient
 from consilience.data.partitioners.by_writer import ByWriter as ByWriter
 from consilience.data.partitioners.dirichlet_class import DirichletClass as DirichletClass
 from consilience.data.partitioners.dirichlet_client import DirichletClient as DirichletClient
@@ -15,7 +16,7 @@ from consilience.data.partitioners.iid import Iid as Iid
 from consilience.data.partitioners.shards import Shards as Shards
 from consilience.data.partitioners.shards_two_classes import ShardsTwoClasses as ShardsTwoClasses
 from consilience.data.partitioners.sizes import Sizes as Sizes
-from consilience.types import registry
+from consilience.plugins import registry
 
-PARTITIONERS = registry(globals(), Partitioner)
+PARTITIONERS = registry(globals(), Partitioner, "partition")
 """The partitioners, by the names that configurations use."""

@@ -62,14 +62,11 @@ class Partitioner(Sweepable, ABC):
         """The fewest rows of a client: one left with less gets some from the largest clients; 0: never."""
         return 0
 
-    def test_rows(
-        self, shards: Sequence[Rows], groups: Labels | None, test_groups: Labels | None
-    ) -> list[Rows]:
-        """The rows of the test set that belong to each client: none, unless clients are groups.
+    def owners(self, shards: Sequence[Rows], groups: Labels | None) -> list[int] | None:
+        """The group that each client is, whose test rows are its own; None where clients are no groups.
 
         Args:
             shards: The training rows of each client.
             groups: [n] who made each training row; None where the data set does not say.
-            test_groups: Who made each test row, likewise.
         """
-        return [np.empty(0, dtype=np.int64) for _ in shards]
+        return None

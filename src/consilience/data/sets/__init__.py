@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from consilience.data.sets.base import PublishedFile as PublishedFile
 from consilience.data.sets.base import Source as Source
 from consilience.data.sets.base import data_directory as data_directory
@@ -22,10 +19,9 @@ from consilience.data.sets.mnist import MNIST as MNIST
 from consilience.data.sets.mnist_sample import MNIST_SAMPLE as MNIST_SAMPLE
 from consilience.data.sets.tiny_imagenet import TINY_IMAGENET as TINY_IMAGENET
 from consilience.errors import unknown
+from consilience.plugins import instances
 
-SOURCES: Mapping[str, Source] = MappingProxyType(
-    {one.name: one for one in list(globals().values()) if isinstance(one, Source)}
-)
+SOURCES = instances(globals(), Source, "data set")
 """The known data sets, by name."""
 
 

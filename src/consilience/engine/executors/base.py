@@ -15,6 +15,8 @@ from consilience.exchange.cohort import Cohort
 from consilience.learning.batches import Pool
 from consilience.types import State
 
+UNLIMITED = 2**62
+
 Work = Callable[[Fold, Sequence[State]], tuple[State, State]]
 """A function that gives one client's upload and new memory, from its fold and its rows of some states."""
 
@@ -46,9 +48,11 @@ class Executor(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, pool: Pool, copied: int = 2**28) -> None:
+    def __init__(self, pool: Pool, copied: int = 2**28, chunk: int = UNLIMITED) -> None:
         self.pool, self.copied = pool, copied
         """States of at most so many bytes may be copied so that nobody has to wait."""
+        self.chunk = chunk
+        """How many jobs are computed at a time: what they hold fits into memory."""
 
     @abstractmethod
     def map(

@@ -22,6 +22,8 @@ from consilience.engine.executors.fusing import fused
 from consilience.engine.executors.machine import Blueprint, LaneProgram, Machine
 from consilience.engine.executors.program import overwriting, peak_bytes
 from consilience.environment import Environment
+from consilience.kernels.launching import compiling_ahead
+from consilience.learning.ahead import ahead
 from consilience.learning.batches import Pool
 from consilience.types import IntArray
 
@@ -52,6 +54,8 @@ class GraphMemory:
 
     def __init__(self) -> None:
         self._handle: Any = None
+        self.held = 0
+        """How many bytes the graphs took, which nothing else can use while one of them lives."""
 
     def captures(self, device: torch.device) -> bool:
         """Whether there are graphs on a device."""
@@ -64,6 +68,7 @@ class GraphMemory:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # while a graph is captured nothing can be given back
+        before = torch.cuda.memory_reserved(device)
         with torch.no_grad(), torch.cuda.stream(side_stream(device)), _nothing_collected():
             graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
             try:
@@ -74,6 +79,7 @@ class GraphMemory:
                     graph.capture_end()
                 raise
             graph.capture_end()
+        self.held += max(0, torch.cuda.memory_reserved(device) - before)
         return graph
 
 
@@ -91,11 +97,11 @@ def _nothing_collected() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Capture:
-    """A graph, and the memory from which it reads which batches to run."""
+    """A graph, and the memory from which it reads which batches to run, or these batches."""
 
     graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, Tensor, Tensor]
-    """Rows, weight and keys, as `Machine.run` takes them."""
+    inputs: tuple[Tensor, ...]
+    """Rows, weight and keys, as `Machine.run` takes them; where data are not resident, batches themselves."""
 
     def replay(self, *inputs: Tensor) -> None:
         """Run the graph on other batches."""
@@ -110,11 +116,13 @@ class Captured(Machine):
     Args:
         pool: Where batches come from.
         blueprint: What to run.
-        graphs: The memory of its graphs.
+        graphs: The memory of its graphs; None: it runs its ticks anew each time, which takes less memory.
         compiled: Whether operations are fused by torch.compile. That takes seconds, once.
     """
 
-    def __init__(self, pool: Pool, blueprint: Blueprint, graphs: GraphMemory, *, compiled: bool) -> None:
+    def __init__(
+        self, pool: Pool, blueprint: Blueprint, graphs: GraphMemory | None, *, compiled: bool
+    ) -> None:
         super().__init__(pool, blueprint, whole=compiled or blueprint.width > 1)
         self._graphs, self._compiled = graphs, compiled
         self._steps: dict[bool, LaneProgram | Callable[..., None]] = {}
@@ -122,41 +130,61 @@ class Captured(Machine):
 
     def run(self, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
         full = [self.alone and all(size == self.blueprint.rows for size in tick) for tick in sizes.tolist()]
-        begin = 0
+        most = self.pool.at_a_time(TICKS, rows[:1].numel())
+        begin, parts = 0, list[tuple[tuple[int, bool], slice]]()
         while begin < len(rows):
-            alike = full[begin : begin + TICKS] == [full[begin]] * TICKS
-            kind = (TICKS if alike else 1, full[begin])
-            if kind not in self._captures:
-                self._captures[kind] = self._capture(*kind)
-            chosen = slice(begin, begin + kind[0])
-            self._captures[kind].replay(rows[chosen], weight[chosen], keys[chosen])
+            alike = full[begin : begin + most] == [full[begin]] * most
+            kind = (most if alike else 1, full[begin])
+            if self._graphs is not None and kind not in self._captures:
+                self._captures[kind] = self._capture(self._graphs, *kind)
+            parts.append((kind, slice(begin, begin + kind[0])))
             begin += kind[0]
 
-    def _capture(self, ticks: int, full: bool) -> Capture:
+        def given(part: tuple[tuple[int, bool], slice]) -> tuple[Tensor, ...]:
+            return self._given(*(value[part[1]] for value in (rows, weight, keys)))
+
+        # What is not resident is read by the host while the GPU is at work on what was read before.
+        every = ahead(given, parts) if self.pool.streamed else map(given, parts)
+        for (kind, _), inputs in zip(parts, every, strict=True):
+            if self._graphs is not None:
+                self._captures[kind].replay(*inputs)
+            else:
+                with torch.no_grad():
+                    self._ticks(kind[1], *inputs)
+
+    def _given(self, rows: Tensor, weight: Tensor, keys: Tensor) -> tuple[Tensor, ...]:
+        """What a graph reads: which batches to run, or these batches where data are not resident."""
+        return self.pool.raw(rows, weight, keys)[:4] if self.pool.streamed else (rows, weight, keys)
+
+    def _capture(self, graphs: GraphMemory, ticks: int, full: bool) -> Capture:
         shape, device = (ticks, self.blueprint.width), self.pool.targets.device
         rows = torch.zeros(*shape, self.blueprint.rows, dtype=torch.int64, device=device)
-        inputs = (rows, torch.ones_like(rows, dtype=self.pool.dtype), torch.zeros_like(rows[..., 0]))
+        ones, keys = torch.ones_like(rows, dtype=self.pool.dtype), torch.zeros_like(rows[..., 0])
+        inputs = self._given(rows, ones, keys)
         before = [value.clone() for value in self.carry]
         stream = side_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
+        first = [value[:1] for value in inputs]
         with torch.no_grad(), torch.cuda.stream(stream):
-            self._ticks(full, *(value[:1] for value in inputs))  # libraries start up, compilers compile
+            with compiling_ahead(device):
+                self._ticks(full, *first)  # into any numbers, which do not stay
+            self._ticks(full, *first)  # libraries start up, compilers compile
         torch.cuda.current_stream(device).wait_stream(stream)
-        graph = self._graphs.capture(lambda: self._ticks(full, *inputs), device)
+        graph = graphs.capture(lambda: self._ticks(full, *inputs), device)
         for place, value in zip(self.carry, before, strict=True):
             place.copy_(value)
         return Capture(graph, inputs)
 
-    def _ticks(self, full: bool, rows: Tensor, weight: Tensor, keys: Tensor) -> None:
+    def _ticks(self, full: bool, *given: Tensor) -> None:
         if full not in self._steps:
             self._steps[full] = self._step(self.program(self.example(self.blueprint.rows), full=full))
-        raw, step = self.pool.raw(rows, weight, keys), self._steps[full]
-        for tick in range(len(rows)):
-            given = (*self.arguments, *(self.of_lanes(value[tick]) for value in raw[:4]))
+        raw, step = given if self.pool.streamed else self.pool.raw(*given)[:4], self._steps[full]
+        for tick in range(len(raw[0])):
+            arguments = (*self.arguments, *(self.of_lanes(value[tick]) for value in raw))
             if isinstance(step, LaneProgram):
-                self.keep(step.result.state(step.module.forward(*given)))
+                self.keep(step.result.state(step.module.forward(*arguments)))
             else:
-                step(*given)
+                step(*arguments)
 
     def _step(self, program: LaneProgram) -> LaneProgram | Callable[..., None]:
         """What runs a tick: a program whose results are to be kept, or one that writes them itself."""
@@ -180,12 +208,13 @@ class Captured(Machine):
 def lane_bytes(pool: Pool, blueprint: Blueprint) -> int:
     """How many bytes a lane takes: what it holds, what a step computes at its peak, and its next batches."""
     lanes = 2  # a single one would run in another way
-    machine = Captured(pool, replace(blueprint, width=lanes), GraphMemory(), compiled=False)
+    machine = Captured(pool, replace(blueprint, width=lanes), None, compiled=False)
     batch = machine.example(blueprint.rows)
     device = pool.targets.device
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    program = machine.program(batch, full=False)
+    with compiling_ahead(device):
+        program = machine.program(batch, full=False)
     # To record it takes more than to run it, and has to fit, too.
     measured = torch.cuda.max_memory_allocated(device) - before
     batches = TICKS * sum(value.nbytes for value in batch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,14 +19,17 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.client import Rows, Step
-from consilience.engine.executors.base import Executor, Outcome, Work
+from consilience.engine.executors.base import UNLIMITED, Executor, Outcome, Work
 from consilience.engine.executors.crew import CAN_FORK
+from consilience.engine.executors.leaving import Call, Folding, LeaveVmap
 from consilience.engine.executors.machine import Blueprint, Machine
+from consilience.engine.executors.program import CannotRecordError
 from consilience.engine.executors.routine import Enter, Routines
 from consilience.engine.executors.scheduling import Schedule, lanes_for, pack
-from consilience.engine.executors.workshop import UNLIMITED, Workshop
+from consilience.engine.executors.workshop import Workshop
 from consilience.exchange import screen
 from consilience.exchange.cohort import Cohort
+from consilience.exchange.device import SequentialFold
 from consilience.learning.batches import Pool
 from consilience.transfer import to_device
 from consilience.tree import Schema
@@ -63,8 +66,8 @@ class LaneFold:
         epoch: int | None = None,
     ) -> State:
         """The carry after all batches, where `enter` carries the fold out."""
-        call = _Call(enter, step, rows, epoch, Schema.of(carry), Schema.of(extras))
-        folded = _LeaveVmap.apply(  # type: ignore[no-untyped-call]
+        call = Call(enter, step, rows, epoch, Schema.of(carry), Schema.of(extras))
+        folded = LeaveVmap.apply(  # type: ignore[no-untyped-call]
             call, *tree.flatten(carry).values(), *tree.flatten(extras).values()
         )
         return call.carry.state(folded)
@@ -75,13 +78,18 @@ class LaneFold:
         """The carries of all jobs, stacked, after all their steps; in given places, if there are any."""
         while True:
             attempt = _Attempt(self, folding, tensors)
+            ordinary = self.workshop.tried(folding.step) > 1
             try:
-                result = attempt.run(places)
+                result = attempt.run_one_by_one(places) if ordinary else attempt.run(places)
+            except CannotRecordError as error:
+                self.workshop.give_in(folding.step, error)
+                continue
             except torch.OutOfMemoryError:
                 widest = attempt.widest
                 if widest == 1:  # fewer jobs at a time may fit
                     raise
             else:
+                self.workshop.excuse(folding.step)
                 self._log(folding.carry.state(result))
                 return result
             del attempt
@@ -91,51 +99,6 @@ class LaneFold:
         for name, value in result.get("tally", {}).items():
             known = self.tally.get(name)
             self.tally[name] = value.clone() if known is None else known + value
-
-
-class _LeaveVmap(torch.autograd.Function):
-    """The way out of a `vmap`, which hands stacked tensors to the lanes."""
-
-    @staticmethod
-    def forward(call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        raise RuntimeError("the batched executor's fold runs under vmap, on tensors of the client")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to save: a fold is not differentiated."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], call: _Call, *tensors: Tensor) -> tuple[Any, Any]:
-        dims = tuple(in_dims[1:])
-        folding = Folding(call.step, call.rows, call.epoch, call.carry, call.extras, info.batch_size, dims)
-        folded = tuple(call.enter(folding, tensors))
-        return folded, (0,) * len(folded)
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of a fold."""
-
-    enter: Enter
-    step: Step
-    rows: Rows
-    epoch: int | None
-    carry: Schema
-    extras: Schema
-
-
-@dataclass(frozen=True)
-class Folding:
-    """What there is to say about a fold, whatever the cohort."""
-
-    step: Step
-    rows: Rows
-    epoch: int | None
-    carry: Schema
-    extras: Schema
-    jobs: int
-    dims: tuple[int | None, ...]
-    """Which axis of every tensor counts the jobs; None for one that is the same for all."""
 
 
 class _Attempt:
@@ -172,6 +135,25 @@ class _Attempt:
         else:
             result = self._blank(places)
             side_by_side([partial(task, _run_here, result) for task in tasks])
+        return result
+
+    def run_one_by_one(self, places: Sequence[Tensor] | None) -> list[Tensor]:
+        """The same by ordinary code, for a step that is not the same operations for all numbers."""
+        fold, folding, result = self.fold, self.folding, self._blank(places)
+        for job in range(folding.jobs):
+            extras = {**self.shared, **{path: value[job] for path, value in self.varying.items()}}
+            one = SequentialFold(fold.workshop.pool, fold.cohort, job)
+            carry = folding.carry.state([value[job] for value in self.carry])
+            with torch.no_grad():
+                after = one(
+                    folding.step,
+                    carry,
+                    tree.unflatten(extras, folding.extras.groups),
+                    folding.rows,
+                    folding.epoch,
+                )
+            for place, value in zip(result, tree.flatten(after).values(), strict=True):
+                place[job].copy_(value)
         return result
 
     def _blank(self, places: Sequence[Tensor] | None) -> list[Tensor]:
@@ -212,8 +194,9 @@ class _Attempt:
         numbers, counts = to_device(np.stack([steps, sizes]), plan.rows.device)
         parts = (plan.rows[numbers], plan.keys[numbers, None], counts[..., None])
         whole = to_device(torch.cat(parts, dim=-1), pool.targets.device)  # one transfer for all
-        rows, keys, counts = whole[..., :-2], whole[..., -2], whole[..., -1:]
-        weight = (torch.arange(rows.shape[-1], device=rows.device) < counts).to(pool.dtype)
+        keys, counts = whole[..., -2], whole[..., -1:]
+        rows = parts[0].cpu() if pool.streamed else whole[..., :-2]  # the host reads what is streamed
+        weight = (torch.arange(rows.shape[-1], device=counts.device) < counts).to(pool.dtype)
 
         def work(run: Run, result: list[Tensor]) -> None:
             for begin, end in schedule.stretches():
@@ -292,8 +275,8 @@ class Batched(Executor):
         compiled: bool = False,
         memory: int = UNLIMITED,
     ) -> None:
-        super().__init__(pool, memory // COPIED_SHARE)
-        self.lanes, self.chunk, self.workers = lanes, chunk, workers
+        super().__init__(pool, memory // COPIED_SHARE, chunk)
+        self.lanes, self.workers = lanes, workers
         self._workshop = Workshop(pool, memory, compiled=compiled)
         self._routines = Routines(self.copied)
 
@@ -337,9 +320,9 @@ class Batched(Executor):
                 ]
                 return _joined(parts)
             except torch.OutOfMemoryError:
-                if chunk == 1:
+                if chunk == 1 and not self._workshop.stop_capturing():
                     raise self._workshop.shortage() from None
-            self.chunk = chunk // 2
+            self.chunk = max(1, chunk // 2)
             self._free()
 
     def _free(self) -> None:

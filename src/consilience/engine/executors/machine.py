@@ -20,8 +20,9 @@ from torch.fx import GraphModule
 
 from consilience import tree
 from consilience.client import Step
-from consilience.engine.executors.program import record
+from consilience.engine.executors.program import CannotRecordError, record
 from consilience.engine.executors.tape import Arena, Run, placed
+from consilience.learning.ahead import ahead
 from consilience.learning.batches import Pool
 from consilience.torch_internals import copy_all
 from consilience.transfer import to_device
@@ -117,7 +118,9 @@ class Machine(ABC):
     def example(self, rows: int) -> list[Tensor]:
         """A batch with some number of rows, in the form in which a program takes it."""
         numbers = torch.arange(self.blueprint.width * rows, device=self.pool.targets.device)
-        chosen = (numbers % len(self.pool.targets)).reshape(self.blueprint.width, rows)
+        known = len(self.pool.targets)
+        few = min(known, 8) if self.pool.streamed else known  # to read many would take time
+        chosen = (numbers % few).reshape(self.blueprint.width, rows)
         raw = self.pool.raw(chosen, torch.ones_like(chosen, dtype=self.pool.dtype), chosen[:, 0])
         return [self.of_lanes(value) for value in raw[:4]]
 
@@ -208,7 +211,12 @@ class LaneProgram:
             mapped: list[Tensor] = torch.func.vmap(lane, in_dims=(0, 0, None, 0))(*given)
             return mapped
 
-        return cls(record(lanes, examples), forms[0])
+        try:
+            return cls(record(lanes, examples), forms[0])
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, NotImplementedError) as error:
+            raise CannotRecordError(str(error)) from error
 
 
 class Plain(Machine):
@@ -260,9 +268,14 @@ class Plain(Machine):
         if self.alone:
             rows, weight, keys = (value[:, 0] for value in (rows, weight, keys))
         with torch.no_grad():
-            for begin in range(0, len(rows), TICKS):
-                some = slice(begin, begin + TICKS)
-                raw = self.pool.raw(rows[some], weight[some], keys[some])
+            ticks = self.pool.at_a_time(TICKS, rows[:1].numel())
+            parts = [slice(begin, begin + ticks) for begin in range(0, len(rows), ticks)]
+
+            def read(some: slice) -> Batch:
+                return self.pool.raw(rows[some], weight[some], keys[some])
+
+            batches = ahead(read, parts) if self.pool.streamed else map(read, parts)
+            for some, raw in zip(parts, batches, strict=True):
                 for (size, *_), *batch in zip(
                     sizes[some].tolist(), *(v.unbind() for v in raw[:4]), strict=True
                 ):

@@ -23,6 +23,7 @@ from consilience.torch_internals import (
     draws_randomness,
     drop_dead_code,
     every_operation,
+    leaves,
     map_leaves,
     unsafe_view,
 )
@@ -75,6 +76,10 @@ def base(node: Node) -> Node:
     return node
 
 
+class CannotRecordError(RuntimeError):
+    """A function is not the same operations for all numbers, or torch cannot stack some of them."""
+
+
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
     """The operations of a function of some tensors, for tensors of the examples' shapes."""
     recorder = Recorder(examples)
@@ -99,6 +104,8 @@ class Recorder:
         self._nodes: dict[int, Node] = {}
         self._layouts: dict[Node, tuple[object, ...]] = {}
         self._watches: dict[int, weakref.ref[Tensor]] = {}
+        self._varying: set[Node] = set()
+        """What follows from the arguments; what does not is the same every time."""
         for number, argument in enumerate(arguments):
             self._know(argument, self.graph.placeholder(f"argument_{number}"))
 
@@ -126,6 +133,7 @@ class Recorder:
         self.constants.add_module(name, module)
         node = self.graph.call_module(name, given)
         self._entered.add(node)
+        self._varying.add(node)
         for place, result in enumerate(results):
             self._know(result, self.graph.call_function(_item, (node, place)))
         return results
@@ -138,7 +146,10 @@ class Recorder:
             if known is not None:
                 self._know(result, known)
                 return result
-        _refuse(operation, result)
+        if draws_randomness(operation):
+            raise RuntimeError(f"{operation} draws randomness of its own; use batch.key")
+        if self._reads(operation, result, args, kwargs):
+            return result
         # Of a tensor only the shape matters: its value need not be computed.
         if operation in _FILLS and result.is_contiguous():
             kind = {"dtype": result.dtype, "device": result.device}
@@ -170,6 +181,11 @@ class Recorder:
             del self._nodes[identity], self._watches[identity]
 
         self._nodes[identity] = node
+        fixed = node.op == "get_attr" or (
+            node.op == "call_function" and self._varying.isdisjoint(node.all_input_nodes)
+        )
+        if not fixed:
+            self._varying.add(node)
         self._watches[identity] = weakref.ref(value, forget)
         node.meta.setdefault("form", Form(value.shape, value.stride(), value.dtype, value.device))
         node.meta.setdefault(STORAGE, (value.untyped_storage().data_ptr(), value.untyped_storage().nbytes()))
@@ -185,6 +201,15 @@ class Recorder:
                 return None
             node = node.all_input_nodes[0]
         return node
+
+    def _reads(self, operation: Any, result: object, *arguments: Any) -> bool:
+        """Whether an operation reads a number out; one that is not the same for all data is refused."""
+        if isinstance(result, Tensor | tuple | list):
+            return False
+        read = [self.node(value) for value in leaves(arguments) if isinstance(value, Tensor)]
+        if not self._varying.isdisjoint(read):
+            raise RuntimeError(f"{operation}: Python code read a tensor's value, e.g. by .item()")
+        return True
 
     def _named(self, value: object) -> object:
         return self.node(value) if isinstance(value, Tensor) else value
@@ -222,14 +247,6 @@ def peak_bytes(module: GraphModule) -> int:
 
 def _layout(value: Tensor) -> tuple[object, ...]:
     return value.data_ptr(), value.dtype, value.shape, value.stride()
-
-
-def _refuse(operation: Any, result: object) -> None:
-    """Refuse what depends on a number that was read out, or on chance: a program is the same for all data."""
-    if draws_randomness(operation):
-        raise RuntimeError(f"{operation} draws randomness of its own; use batch.key")
-    if not isinstance(result, Tensor | tuple | list):
-        raise RuntimeError(f"{operation}: Python code read a tensor's value, e.g. by .item()")
 
 
 def _item(values: Sequence[Tensor], place: int) -> Tensor:

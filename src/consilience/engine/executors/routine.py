@@ -194,6 +194,8 @@ class Routine:
         results = recorder.run(flat)
         self._module = recorder.module()
         self._idle = all(node.op in ("placeholder", "output") for node in self._module.graph.nodes)
+        if any(_decomposes(node) for node in self._module.graph.nodes):
+            self._state = "as recorded"
         assert self._result is not None
         return self._result.state(results)
 
@@ -248,6 +250,15 @@ class Routine:
 
 def _collect(found: list[Tensor], module: GraphModule, tensors: Sequence[Tensor]) -> None:
     found += module.forward(*tensors)
+
+
+def _decomposes(node: Node) -> bool:
+    """Whether a node is a decomposition of a matrix.
+
+    cuSOLVER cannot be captured, and one whose capture failed (QR) fails ever after in that process.
+    """
+    name = str(node.target)
+    return node.op == "call_function" and "linalg" in name and "norm" not in name
 
 
 def _place(item: Node) -> int:

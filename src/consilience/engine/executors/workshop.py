@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import torch
 
+from consilience.client import Step
+from consilience.engine.executors.base import UNLIMITED
 from consilience.engine.executors.captured import Captured, GraphMemory, lane_bytes
 from consilience.engine.executors.crew import Crew
 from consilience.engine.executors.machine import Blueprint, Machine, Plain
@@ -20,7 +22,6 @@ from consilience.learning.batches import Pool
 
 LOG = logging.getLogger("consilience")
 
-UNLIMITED = 2**62
 MOST = 32
 """How many machines are kept at most."""
 KEPT_SHARE = 4
@@ -30,6 +31,9 @@ WORKING_SHARE = 4
 
 As much again may be needed while another one is recorded, since the memory of graphs is not given back.
 """
+
+GRAPHS_SHARE = 2
+"""Graphs may hold one part in so many of the memory; where they take more there will be none."""
 
 
 class Workshop:
@@ -46,16 +50,39 @@ class Workshop:
         self._machines: OrderedDict[tuple[Blueprint, int], Machine] = OrderedDict()  # the oldest use first
         self._lane_bytes: dict[Blueprint, int] = {}
         self._most = UNLIMITED  # lanes, since memory ran out
-        self._graphs = GraphMemory()
+        self._graphs: GraphMemory | None = GraphMemory()  # None since memory ran out even so
         self._crew: Crew | None = None
         self._told: set[str] = set()
+        self._obstacles: dict[Step, list[str]] = {}
+
+    def tried(self, step: Step) -> int:
+        """In how many ways a step could not be recorded: for many clients at once, and for one alone."""
+        return len(self._obstacles.get(step, ()))
+
+    def give_in(self, step: Step, error: Exception) -> None:
+        """Remember why a step cannot be recorded the way that was tried."""
+        self._obstacles.setdefault(step, []).append(str(error))
+
+    def excuse(self, step: Step) -> None:
+        """Say once what it costs that a step cannot be recorded."""
+        reasons = self._obstacles.get(step, [])
+        if not reasons or "alone" in self._told:
+            return
+        self._told.add("alone")
+        cost = (
+            "about as slow as executor: sequential"
+            if len(reasons) > 1
+            else "slower than side by side, by up to the number of lanes"
+        )
+        why = " ".join(reasons[-1].split("\n")[0].split())
+        LOG.warning("this model's clients run one after the other, %s: %.200s", cost, why)
 
     def lanes(self, blueprint: Blueprint) -> int:
         """How many of a blueprint's lanes fit into memory, at least one.
 
         That follows from what one lane takes, and not from what happens to be free: a run must repeat.
         """
-        width = in_turns(blueprint.width, self._most)
+        width = 1 if self.tried(blueprint.step) else in_turns(blueprint.width, self._most)
         if not self.pool.targets.is_cuda or width == 1 or self.memory == UNLIMITED:
             return width
         return in_turns(width, max(1, self.memory // WORKING_SHARE // self._lane(blueprint)))
@@ -68,6 +95,8 @@ class Workshop:
 
     def machines(self, blueprints: Sequence[Blueprint]) -> list[Machine]:
         """A machine for each of some workers, built where there is none; others may have to go."""
+        if self._graphs is not None and self._graphs.held > self.memory // GRAPHS_SHARE:
+            self.stop_capturing()  # before what is left is too little for all else
         wanted = [(blueprint, worker) for worker, blueprint in enumerate(blueprints)]
         for key in wanted:
             if key not in self._machines:
@@ -94,6 +123,15 @@ class Workshop:
             )
         self._most = max(1, lanes // 2)
 
+    def stop_capturing(self) -> bool:
+        """Free all machines, and build others that take the least memory; False if they did already.
+
+        What a graph needs, cuDNN's workspaces of gigabytes among it, is its own for as long as it lives.
+        """
+        captured, self._graphs = self._graphs is not None, None
+        self.clear()
+        return captured
+
     def shortage(self) -> UserError:
         """What to say where not even one client fits."""
         needed = WORKING_SHARE * max(self._lane_bytes.values(), default=0)
@@ -106,7 +144,8 @@ class Workshop:
     def clear(self) -> None:
         """Let all machines go, and the memory of their graphs."""
         self._machines.clear()
-        self._graphs = GraphMemory()
+        if self._graphs is not None:
+            self._graphs = GraphMemory()
         if self.pool.targets.is_cuda:
             gc.collect()  # compiled steps refer to themselves
             torch.cuda.empty_cache()

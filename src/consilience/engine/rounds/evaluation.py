@@ -12,9 +12,10 @@ import torch
 from consilience import tree
 from consilience.client import Fold, Rows, ScoreStep
 from consilience.engine.world import World
+from consilience.exchange.cohort import TEST_ROWS
 from consilience.problems import Metric
 from consilience.problems.base import LOSS
-from consilience.transfer import Late
+from consilience.transfer import Late, to_device
 from consilience.types import Booleans, Floats, State
 
 Scores = Callable[[], Mapping[str, Floats]]
@@ -78,9 +79,14 @@ def score_on_test(world: World, models: State, jobs: Sequence[tuple[int, int]]) 
     return _score(world, models, jobs, "test")
 
 
-def score_on_own_data(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:
-    """The scores of every model on its client's data: those it held out if any, else those it trained on."""
-    return _score(world, models, jobs, "own")
+def score_on_holdout(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:
+    """The scores of every model on the rows that its client keeps back; each client must have some."""
+    return _score(world, models, jobs, "holdout")
+
+
+def score_on_training(world: World, models: State, jobs: Sequence[tuple[int, int]]) -> Scores:
+    """The scores of every model on the rows that its client trains on."""
+    return _score(world, models, jobs, "samples")
 
 
 def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: Rows) -> Scores:
@@ -92,6 +98,36 @@ def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: R
         return fold(ScoreStep(world.task), carry, model, rows), {}
 
     outcome = world.executor.clients(world.cohort(jobs, 0), work, [start, models], key=("score", rows))
-    scores = world.task.problem.scores(outcome.uploads["sum"])
+    scores = world.task.scores(outcome.uploads["sum"])
     late = Late([torch.stack(list(scores.values()))])  # one transfer for all
-    return lambda: dict(zip(scores, late.get()[0], strict=True))
+    more = _of_all_rows(world, models, jobs, rows)
+    return lambda: dict(zip(scores, late.get()[0], strict=True)) | more
+
+
+def _of_all_rows(
+    world: World, models: State, jobs: Sequence[tuple[int, int]], rows: Rows
+) -> dict[str, Floats]:
+    """The scores that need all rows at once, model by model."""
+    found: dict[str, Floats] = {one.metric.name: np.full(len(jobs), np.nan) for one in world.whole}
+    for place, job in enumerate(world.cohort(jobs, 0).jobs if world.whole else ()):
+        numbers = world.test if rows == "test" else job.rows(rows)
+        if not len(numbers):
+            continue
+        chosen = to_device(numbers, world.device)
+        outputs = _outputs(world, tree.index(models, place), chosen).cpu()
+        targets = world.pool.targets[chosen].cpu()
+        for one in world.whole:
+            found[one.metric.name][place] = one(outputs, targets)
+    return found
+
+
+def _outputs(world: World, model: State, rows: torch.Tensor) -> torch.Tensor:
+    """[rows, ...] what a model gives for some rows, computed some at a time."""
+    key = torch.zeros((), dtype=torch.int64, device=world.device)
+    parts = []
+    with torch.no_grad():
+        for some in torch.split(rows, TEST_ROWS):
+            weight = torch.ones(len(some), dtype=world.pool.dtype, device=world.device)
+            batch = world.pool.batch(some, weight, key)
+            parts.append(world.task.forward(model, batch, training=False).prediction)
+    return torch.cat(parts)

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Inbox, Phase
@@ -40,24 +41,25 @@ class Report:
     """What nodes that do not wake together hold."""
     heard: Heard | None
     """What the nodes of a graph heard."""
-    outcome: Outcome | None
-    """What the clients did; None where no client was left to work."""
+    uploads: State
+    """What the nodes of a graph sent, a row a job."""
     told: Told
-    """What that told the host."""
+    """What the clients' work told the host."""
     traffic: tuple[Traffic, ...]
     """The bytes and messages, by replica."""
 
     @property
     def has_models(self) -> bool:
-        """Whether clients sent models."""
-        return self.outcome is not None and "params" in self.outcome.uploads
+        """Whether the nodes of a graph sent models."""
+        return "params" in self.uploads
 
 
-def _columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
+def columns(rows: Sequence[tuple[int, ...]]) -> tuple[IntArray, ...]:
+    """The columns of some rows of numbers."""
     return tuple(np.array(rows, dtype=np.int64).T.copy())
 
 
-def _rows(stacked: State, device: torch.device, *places: IntArray) -> State:
+def rows_of(stacked: State, device: torch.device, *places: IntArray) -> State:
     """Some rows of stacked tensors, by as many leading axes as there are columns of places."""
     if all((column == column[0]).all() for column in places):  # a server's clients: the same for all
         first, count = tuple(int(column[0]) for column in places), len(places[0])
@@ -80,16 +82,12 @@ def _renewed(known: State, outcome: Outcome) -> State:
     if not known:
         return new
 
-    def before(group: str, name: str, like: torch.Tensor) -> torch.Tensor:
+    def before(group: str, name: str, like: Tensor) -> Tensor:
         value = known[group][name]
         return value if value.shape == like.shape else torch.zeros_like(like)  # it would not fit the others
 
     old = {group: {n: before(group, n, v) for n, v in params.items()} for group, params in new.items()}
     return tree.where(outcome.arrived, new, old)
-
-
-def _no_traffic(world: World) -> tuple[Traffic, ...]:
-    return tuple(Traffic() for _ in world.replicas)
 
 
 @dataclass(frozen=True)
@@ -156,11 +154,11 @@ class Exchange:
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
             traffic = tuple(Traffic(down=count) for count in received)
-            return Report(hub, mailbox, None, None, Told((), cast.failed, None), traffic)
-        replicas, clients = _columns(jobs)
-        given = _rows(down, world.device, *((replicas, clients) if world.graph else (replicas,)))
+            return Report(hub, mailbox, None, {}, Told((), cast.failed, None), traffic)
+        replicas, clients = columns(jobs)
+        given = rows_of(down, world.device, *((replicas, clients) if world.graph else (replicas,)))
         cohort = world.cohort(jobs, self.round)
-        outcome = self._work(cohort, given, store, replicas * world.population + clients)
+        outcome = self.work(cohort, given, store, replicas * world.population + clients)
         told = Told(jobs, cast.failed, outcome)
         up_bytes = row_bytes(self.form.travelling(outcome.uploads))
         meanwhile()
@@ -171,59 +169,14 @@ class Exchange:
                 Traffic(times(went, up_bytes), times(came, up_bytes), went if up_bytes else 0)
                 for went, came in zip(heard.sent, heard.received, strict=True)
             )
-            return Report(hub, heard.mailbox, heard, outcome, told, traffic)
+            return Report(hub, heard.mailbox, heard, outcome.uploads, told, traffic)
         delivered = [told.delivered(replica) for replica in range(len(world.replicas))]
-        hub = self._combine_apart(hub, outcome, told, delivered)
+        hub = self.combine_apart(hub, outcome, told, delivered)
         traffic = tuple(
             Traffic(times(len(came), up_bytes), count, len(came) if up_bytes else 0)
             for came, count in zip(delivered, received, strict=True)
         )
-        return Report(hub, mailbox, None, outcome, told, traffic)
-
-    def run_replies(self, cast: Cast, hub: State, links: Store, heard: Heard | None) -> Report:
-        """Carry out an exchange of replies: every node answers each of those whom it heard.
-
-        Args:
-            cast: Who takes part.
-            hub: [replicas, nodes, ...].
-            links: What every node remembers of every other; renewed where its reply is sound.
-            heard: What nodes heard in the exchange before; None: nothing.
-        """
-        world, nodes = self.world, self.world.population
-        replies = [
-            (replica, node, host)
-            for replica, clients in enumerate(cast.sampled)
-            for node in clients
-            for host in np.flatnonzero(heard.who[replica, node] if heard else ()).tolist()
-            if host != node
-        ]
-        if heard is None or not replies:
-            return Report(hub, None, None, None, Told((), cast.failed, None), _no_traffic(world))
-        replicas, senders, hosts = _columns(replies)
-        jobs = tuple((replica, node) for replica, node, _ in replies)
-        given = _rows(heard.messages, world.device, replicas, hosts)
-        cohort = world.cohort(jobs, self.round, hosts.tolist())
-        outcome = self._work(cohort, given, links, (replicas * nodes + senders) * nodes + hosts)
-        told = Told(jobs, cast.failed, outcome)
-        lost = [world.network.lost(replica.seed, nodes, self.round) for replica in world.replicas]
-        to: list[list[int]] = [[] for _ in range(len(world.replicas) * nodes)]
-        went, came = np.zeros((2, len(world.replicas)), dtype=np.int64)
-        for row, (replica, node, host) in enumerate(replies):
-            delivered = node not in cast.failed[replica]
-            arrives = delivered and not lost[replica][host, node]
-            went[replica] += delivered
-            came[replica] += arrives
-            if arrives:
-                to[replica * nodes + host].append(row)
-        flat = tree.reshape_leading(hub, 2, len(to))
-        rows = [np.array(own, dtype=np.int64) for own in to]
-        hub = tree.reshape_leading(self._combine_apart(flat, outcome, told, rows), 1, *world.hub_shape)
-        up_bytes = row_bytes(self.form.travelling(outcome.uploads))
-        traffic = tuple(
-            Traffic(times(int(out), up_bytes), times(int(into), up_bytes), int(out) if up_bytes else 0)
-            for out, into in zip(went, came, strict=True)
-        )
-        return Report(hub, None, None, outcome, told, traffic)
+        return Report(hub, mailbox, None, {}, told, traffic)
 
     def _broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""
@@ -237,7 +190,7 @@ class Exchange:
         sent = world.executor.map(broadcast, (0, 0), world.hub_numbers, flat, key=key)
         return tree.reshape_leading(sent, 1, *world.hub_shape)
 
-    def _work(self, cohort: Cohort, given: State, store: Store, rows: IntArray) -> Outcome:
+    def work(self, cohort: Cohort, given: State, store: Store, rows: IntArray) -> Outcome:
         """The outcome of every job's work; memories (rows of the store) are kept where the upload is sound.
 
         Args:
@@ -266,7 +219,7 @@ class Exchange:
         outcome = world.executor.clients(
             cohort,
             partial(work, self.algorithm),
-            [_rows(world.numbers, world.device, replicas), facts, given, known],
+            [rows_of(world.numbers, world.device, replicas), facts, given, known],
             shared=[common],
             example=partial(work, self.algorithm.quick()),
             key=self.key("local"),
@@ -274,7 +227,14 @@ class Exchange:
         store.save(rows, _renewed(known, outcome))
         return outcome
 
-    def _combine_apart(self, hub: State, outcome: Outcome, told: Told, heard: Sequence[IntArray]) -> State:
+    def combine_apart(
+        self,
+        hub: State,
+        outcome: Outcome,
+        told: Told,
+        heard: Sequence[IntArray],
+        which: IntArray | None = None,
+    ) -> State:
         """The hubs [hubs, ...] after they combined messages, each of its own senders.
 
         Args:
@@ -282,7 +242,24 @@ class Exchange:
             outcome: All messages, and which of them are sound.
             told: Who sent them.
             heard: The rows of those that come to each hub.
+            which: The hubs that these are; None: all. The others stay as they are.
         """
+        world = self.world
+        if which is not None and len(which) < len(world.hub_replicas):
+            chosen = to_device(which, world.device)
+            new = self._combined(tree.index(hub, chosen), outcome, told, heard, chosen)
+            return tree.with_rows(hub, chosen, new)
+        return self._combined(hub, outcome, told, heard, slice(None))
+
+    def _combined(
+        self,
+        hub: State,
+        outcome: Outcome,
+        told: Told,
+        heard: Sequence[IntArray],
+        which: Tensor | slice,
+    ) -> State:
+        """What `combine_apart` gives for the hubs that are given; `which` says where among all they are."""
         world = self.world
         uploads = tree.without(outcome.uploads, self.form.private)
         large = tree.nbytes(uploads) > world.executor.copied
@@ -313,12 +290,12 @@ class Exchange:
             "facts": {
                 "samples": to_device(sizes, world.device),
                 "sound": _arranged(sound, place, world.device)["facts"]["sound"],
-                "population": world.hub_populations,
+                "population": world.hub_populations[which],
             }
         }
         key = self.key(f"combine, {blank=}")
         messages = _arranged(uploads, place, world.device)
-        given_to = (world.hub_numbers, hub, given, messages)
+        given_to = (tree.index(world.hub_numbers, which), hub, given, messages)
         if self.form.ordinary:
             return one_by_one(combine, (0, 0, 0, 0), *given_to)
         return world.executor.map(combine, (0, 0, 0, 0), *given_to, key=key)

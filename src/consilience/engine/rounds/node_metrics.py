@@ -43,7 +43,7 @@ def node_metrics(
     columns = {"consensus": consensus(params)}
     if report is not None and report.heard is not None:
         columns |= contributors(world, algorithm, report.heard)
-        if report.outcome is not None and IMPORTANCE in report.outcome.uploads:
+        if IMPORTANCE in report.uploads:
             columns["curvature"] = _curvature(world, report)
             for one in world.coordinates:
                 columns |= {f"{kind} {one}": found for kind, found in followed(report.heard, one).items()}
@@ -98,8 +98,7 @@ def followed(heard: Heard, one: Coordinate) -> dict[str, Tensor]:
 
 
 def _curvature(world: World, report: Report) -> Tensor:
-    assert report.outcome is not None
-    norms = [v.double().flatten(1).square().sum(-1) for v in report.outcome.uploads[IMPORTANCE].values()]
+    norms = [v.double().flatten(1).square().sum(-1) for v in report.uploads[IMPORTANCE].values()]
     sent = torch.stack(norms).sum(0).sqrt()
     shape = (len(world.replicas), world.population)
     replicas, nodes = report.told.replicas, report.told.clients

@@ -36,6 +36,8 @@ class Record:
     """Wall-clock time of the round, all replicas together."""
     dropped: tuple[str, ...]
     """Which clients were missing, and why."""
+    diverged: bool = False
+    """Whether nobody's upload was sound, though some clients worked."""
     scores: dict[str, float] = field(default_factory=dict)
     """The problem's scores, e.g. test_accuracy and test_loss; of many models the spread of its metric."""
     nodes: dict[str, list[float]] = field(default_factory=dict)
@@ -77,8 +79,7 @@ class Pending:
         replicas = range(len(self.world.replicas))
         scores = [scores_of(self.scored, replica) for replica in replicas]
         nodes = self.nodes()
-        for told in self.told:
-            self._warn(told)
+        self._warn()
         seconds = self.clock.lap(self.start)  # the last number is here
         return [self._record(replica, seconds, scores[replica], nodes[replica]) for replica in replicas]
 
@@ -97,21 +98,22 @@ class Pending:
             messages=traffic.messages,
             samples=int(sum(told.logged("rows", replica) for told in self.told)),
             seconds=seconds,
-            dropped=_dropped(self.told, replica),
+            dropped=_dropped(self.told, replica, self.world.replicas[replica].name),
+            diverged=any(_all_rejected(told, replica) for told in self.told),
             scores=scores,
             nodes=nodes,
         )
 
-    def _warn(self, told: Told) -> None:
+    def _warn(self) -> None:
         for replica, which in enumerate(self.world.replicas):
-            clients = told.rejected(replica)
+            clients = {client for told in self.told for client in told.rejected(replica)}
             if clients:
                 LOG.warning(
-                    "%s, seed %d, round %d: rejected the uploads of clients %s",
+                    "%s, seed %d, round %d: rejected the uploads of %s",
                     self.label,
                     which.seed,
                     self.round,
-                    ", ".join(map(str, sorted(clients))),
+                    ", ".join(map(which.name, sorted(clients))),
                 )
 
 
@@ -126,8 +128,14 @@ def _train_loss(told: Sequence[Told], replica: int) -> float | None:
     return loss / rows if rows else None
 
 
-def _dropped(told: Sequence[Told], replica: int) -> tuple[str, ...]:
+def _all_rejected(told: Told, replica: int) -> bool:
+    """Whether clients of a replica worked, and none of them made anything finite."""
+    rows = told.rows_of(replica)
+    return len(rows) > 0 and not told.arrived[rows].any()
+
+
+def _dropped(told: Sequence[Told], replica: int, name: Callable[[int], str]) -> tuple[str, ...]:
     """Who was missing and why."""
     lost = {client: "upload lost" for one in told for client in one.failed[replica]}
     bad = {client: "upload rejected" for one in told for client in one.rejected(replica)}
-    return tuple(f"client {client} ({why})" for client, why in sorted((lost | bad).items()))
+    return tuple(f"{name(client)} ({why})" for client, why in sorted((lost | bad).items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -13,18 +13,21 @@ import torch
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm
 from consilience.engine.rounds.cast import Cast, cohort_of, everyone
-from consilience.engine.rounds.evaluation import Scored, score_on_own_data, score_on_test
+from consilience.engine.rounds.evaluation import Scored, score_on_holdout, score_on_test, score_on_training
 from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
 from consilience.engine.rounds.pending import Clock, Nodes, Pending, Record, scores_of
+from consilience.engine.rounds.replies import run_replies
 from consilience.engine.rounds.store import Store
+from consilience.engine.rounds.told import Told
 from consilience.engine.world import MODELS_AT_A_TIME, World
 from consilience.exchange.address import Address
+from consilience.exchange.traffic import Traffic
 from consilience.problems import Metric
 from consilience.transfer import to_device
-from consilience.types import IntArray, State
+from consilience.types import Floats, IntArray, State
 
 LOG = logging.getLogger("consilience")
 
@@ -107,19 +110,19 @@ class Simulation:
             for index in range(len(self.algorithm.at(self.round).phases()))
         ]
         self._welcome_back()
-        reports = self._set_up() if self.round == 0 else []
+        told, traffic = self._set_up() if self.round == 0 else ([], [])
         heard: Heard | None = None
+        training: Report | None = None
         drawn = 0
         for one in exchanges:
             drawn = one.address.index if one.form.resampled else drawn
             cast = cohort_of(world, self.round, drawn)
-            reports.append(self._run_replies(one, cast, heard) if one.form.replies else self._run(one, cast))
-            heard = reports[-1].heard
+            report = self._run_replies(one, cast, heard) if one.form.replies else self._run(one, cast)
+            told, traffic, heard = [*told, report.told], [*traffic, report.traffic], report.heard
+            training = report if report.has_models else training  # others go: they hold many models
         self.round += 1
-        training = next((report for report in reversed(reports) if report.has_models), None)
         scored = self._score(training if trained else None) if evaluate else []
         nodes = self._nodes(scored, training) if evaluate else lambda: [{} for _ in world.replicas]
-        told, traffic = [report.told for report in reports], [report.traffic for report in reports]
         label, clock = self.algorithm.label, self._clock
         return Pending(world, label, clock, self.round, start, told, traffic, scored, nodes)
 
@@ -131,12 +134,16 @@ class Simulation:
             if upcoming:
                 world.cohort(upcoming, now + 1).plan_like(world.cohort(one.jobs(cast), now))
 
-    def _set_up(self) -> list[Report]:
-        """The exchanges before the first round, with everyone."""
-        addresses = [Address(0, index, setup=True) for index in range(len(self.algorithm.setup()))]
-        return [
-            self._run(Exchange(self.world, self.algorithm, one), everyone(self.world)) for one in addresses
-        ]
+    def _set_up(self) -> tuple[list[Told], list[tuple[Traffic, ...]]]:
+        """The exchanges before the first round, with everyone: what they told, and their traffic."""
+        told: list[Told] = []
+        traffic: list[tuple[Traffic, ...]] = []
+        for index in range(len(self.algorithm.setup())):
+            one = Exchange(self.world, self.algorithm, Address(0, index, setup=True))
+            report = self._run(one, everyone(self.world))
+            told.append(report.told)
+            traffic.append(report.traffic)
+        return told, traffic
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
         ahead = partial(self._plan_ahead, one, cast)
@@ -145,7 +152,7 @@ class Simulation:
         return report
 
     def _run_replies(self, one: Exchange, cast: Cast, heard: Heard | None) -> Report:
-        report = one.run_replies(cast, self.hub, self.links, heard)
+        report = run_replies(one, cast, self.hub, self.links, heard)
         self.hub = report.hub
         return report
 
@@ -160,13 +167,8 @@ class Simulation:
         if len(rows):
             chosen = to_device(rows, world.device)
             hubs = self._map_rows(lambda whole, model: whole.init_hub(model), rows)
-            self.hub = {
-                group: {
-                    name: value.flatten(0, 1).index_copy(0, chosen, hubs[group][name]).reshape(value.shape)
-                    for name, value in params.items()
-                }
-                for group, params in self.hub.items()
-            }
+            flat = tree.reshape_leading(self.hub, 2, len(world.hub_replicas))
+            self.hub = tree.reshape_leading(tree.with_rows(flat, chosen, hubs), 1, *world.hub_shape)
             self.store.forget(rows)
             self.links.forget((rows[:, None] * nodes + np.arange(nodes)).flatten())
 
@@ -203,10 +205,14 @@ class Simulation:
         numbers = self.world.numbers_of(replicas)
         return self.world.executor.map(model, (0, 0, 0), numbers, hubs, memory, key=key)
 
-    def final_models(self) -> Iterator[tuple[int, int | None, State]]:
-        """Every model there is at the end: its replica, the client whose own it is (or None), and itself."""
-        alone = self.world.graph or self._own_models
-        kinds = [(self.evaluated(), alone, False)]
+    @property
+    def models_have_owners(self) -> bool:
+        """Whether the models that are evaluated are clients' own, and not those of servers."""
+        return self.world.graph or self._own_models
+
+    def every_model(self) -> Iterator[tuple[int, int | None, State]]:
+        """Every model there is: its replica, the client whose own it is (or None), and itself."""
+        kinds = [(self.evaluated(), self.models_have_owners, False)]
         kinds += [(self._everyone(), True, True)] if self._both_models else []
         for rows, named, own in kinds:
             for chunk in _chunks(len(rows)):
@@ -222,10 +228,10 @@ class Simulation:
     def _score(self, report: Report | None) -> list[Scored]:
         """All evaluations of a round; with a report, also of what peers had before they heard others."""
         rows = self.evaluated()
-        many = self.world.graph or self._own_models
+        many = self.models_have_owners
         scored = [self._on_test("", rows, lambda chosen: self.models(rows[chosen]), many=many)]
-        if self.world.graph and report is not None and report.outcome is not None:
-            uploads, rows_of_sound = report.outcome.uploads, np.flatnonzero(report.told.arrived)
+        if report is not None and report.has_models:
+            uploads, rows_of_sound = report.uploads, np.flatnonzero(report.told.arrived)
             sound = to_device(rows_of_sound, self.world.device)
             trained_rows = [report.told.jobs[row] for row in rows_of_sound]
             models = {"params": uploads["params"], "buffers": uploads.get("buffers", {})}
@@ -234,11 +240,14 @@ class Simulation:
             )
         if self._both_models:
             everyone = self._everyone()
+            holding = [pair for pair in everyone if self._holds_out(pair)]
+            score, chosen = (score_on_holdout, holding) if holding else (score_on_training, everyone)
             found = [
-                score_on_own_data(self.world, self.models(everyone[some], own=True), everyone[some])
-                for some in _chunks(len(everyone))
+                score(self.world, self.models(chosen[some], own=True), chosen[some])
+                for some in _chunks(len(chosen))
             ]
-            scored.append(Scored("personal_", everyone, found, self._metric, many=True))
+            prefix = "personal_" if holding else "personal_train_"
+            scored.append(Scored(prefix, chosen, found, self._metric, many=True))
         return scored
 
     def _on_test(
@@ -265,32 +274,53 @@ class Simulation:
         """The (replica, client) pairs of all clients that have data."""
         return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
 
-    def clients(self) -> list[dict[str, float | int]]:
-        """Every client's result: on its own data and, where it has a model of its own, on the test set."""
-        everyone = self._everyone()
+    def clients(self, replicas: Collection[int] | None = None) -> list[dict[str, float | int]]:
+        """Every client's result (of some replicas), each score named by the rows on which it was taken.
+
+        own_: those that the client keeps back; NaN where there are none. train_: those that it trains on.
+        test_: the global test set, where clients have models of their own. personal_ and personal_train_:
+        the rows of own_ and train_, with a personalised client's own model.
+        """
+        everyone = [pair for pair in self._everyone() if replicas is None or pair[0] in replicas]
         results: list[dict[str, float | int]] = []
         for chunk in _chunks(len(everyone)):
             some = everyone[chunk]
             models = self.models(some)
-            own = score_on_own_data(self.world, models, some)
-            alone = self.world.graph or self._own_models
-            test = score_on_test(self.world, models, some) if alone else None
-            personal = (
-                score_on_own_data(self.world, self.models(some, own=True), some)
-                if self._both_models
-                else None
-            )
-            kinds = {"own": own(), "test": test and test(), "personal": personal and personal()}
+            kinds = self._on_own_rows("", models, some)
+            if self.world.graph or self._own_models:
+                kinds["test_"] = score_on_test(self.world, models, some)()
+            if self._both_models:
+                kinds |= self._on_own_rows("personal_", self.models(some, own=True), some)
             for i, (replica, client) in enumerate(some):
+                which = self.world.replicas[replica]
                 result: dict[str, float | int] = {
                     "replica": replica,
                     "client": client,
-                    "samples": len(self.world.replicas[replica].shards[client]),
+                    "samples": len(which.shards[client]),
+                    "held_out": len(which.holdouts[client]),
                 }
                 for kind, scores in kinds.items():
-                    result |= {f"{kind}_{name}": float(values[i]) for name, values in (scores or {}).items()}
+                    result |= {f"{kind}{name}": float(values[i]) for name, values in scores.items()}
                 results.append(result)
         return results
+
+    def _on_own_rows(
+        self, prefix: str, models: State, pairs: list[tuple[int, int]]
+    ) -> dict[str, Mapping[str, Floats]]:
+        """Scores on the rows that clients train on, and on those that they keep back."""
+        train = score_on_training(self.world, models, pairs)()
+        holding = [place for place, pair in enumerate(pairs) if self._holds_out(pair)]
+        kept = {name: np.full(len(pairs), np.nan) for name in train}
+        if holding:
+            chosen = tree.index(models, to_device(holding, self.world.device))
+            for name, values in score_on_holdout(self.world, chosen, [pairs[i] for i in holding])().items():
+                kept[name][holding] = values
+        return {prefix or "own_": kept, f"{prefix}train_": train}
+
+    def _holds_out(self, pair: tuple[int, int]) -> bool:
+        """Whether a (replica, client) pair keeps rows back."""
+        replica, client = pair
+        return len(self.world.replicas[replica].holdouts[client]) > 0
 
     def snapshot(self) -> State:
         """Everything that later rounds depend on."""

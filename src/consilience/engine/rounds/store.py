@@ -126,11 +126,7 @@ class Store:
         if not fresh or not seen.any():
             return fresh
         places = to_device(np.flatnonzero(seen), self._device)
-        known = self._read(wanted[seen])
-        return {
-            group: {name: value.index_copy(0, places, known[group][name]) for name, value in params.items()}
-            for group, params in fresh.items()
-        }
+        return tree.with_rows(fresh, places, self._read(wanted[seen]))
 
     def save(self, rows: Sequence[int] | IntArray, memories: State) -> None:
         """Keep the memories of some clients."""

@@ -1,51 +1,24 @@
-"""Adam, with decoupled weight decay."""
+"""Adam."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import torch
-
 from consilience import tree
-from consilience.errors import UserError
-from consilience.learning.solvers.base import Solver
-from consilience.sweeping import check_non_negative
+from consilience.learning.solvers.moments import Moments
+from consilience.sweeping import is_zero
 from consilience.types import Params, State
 
 
 @final
 @dataclass(frozen=True)
-class Adam(Solver):
-    """Adam with bias correction (decoupled weight decay, as AdamW)."""
+class Adam(Moments):
+    """Adam with bias correction, as torch.optim.Adam: weight decay is a part of the gradient."""
 
     name: ClassVar[str] = "adam"
-    lr: float = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_non_negative(self, "lr", "beta1", "beta2", "epsilon", "weight_decay")
-        if not (self.beta1 < 1 and self.beta2 < 1):
-            raise UserError(
-                f"solver adam: beta1 and beta2 must be below 1, not {self.beta1} and {self.beta2}"
-            )
-
-    def init(self, params: Params) -> State:
-        some = next(iter(params.values()))
-        clock = {"steps": torch.zeros((), dtype=some.dtype, device=some.device)}
-        return {"first": tree.zeros_like(params), "second": tree.zeros_like(params), "clock": clock}
 
     def update(self, params: Params, grads: Params, state: State) -> tuple[Params, State]:
-        steps = state["clock"]["steps"] + 1
-        first = tree.axpy(self.beta1, state["first"], tree.scale(1 - self.beta1, grads))
-        second = tree.axpy(self.beta2, state["second"], tree.scale(1 - self.beta2, tree.mul(grads, grads)))
-        unbias1, unbias2 = 1 - self.beta1**steps, 1 - self.beta2**steps
-        moved = {
-            name: value * (1 - self.lr * self.weight_decay)
-            - self.lr * (first[name] / unbias1) / ((second[name] / unbias2).sqrt() + self.epsilon)
-            for name, value in params.items()
-        }
-        return moved, {"first": first, "second": second, "clock": {"steps": steps}}
+        if not is_zero(self.weight_decay):
+            grads = tree.axpy(self.weight_decay, params, grads)
+        return self.step(params, grads, state)

@@ -17,6 +17,14 @@ class Solver(Sweepable, ABC):
     """Whether `update_in_place` treats coordinates alike, so that those of many clients can be stacked."""
     lr: Number
 
+    def rate(self, state: State) -> Number:
+        """The learning rate of the step that comes next."""
+        return self.lr
+
+    def later(self, state: State) -> State:
+        """What counts steps, one step later; nothing where the rate does not change."""
+        return {}
+
     @abstractmethod
     def init(self, params: Params) -> State:
         """The optimiser's state before the first step of a round."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from consilience.torch_internals import fused_sgd
 from consilience.types import Number, Params, State
 
 
-@final
 @dataclass(frozen=True)
 class SGD(Solver):
     """Stochastic gradient descent with momentum and weight decay, as torch.optim.SGD defines them."""
@@ -31,9 +30,9 @@ class SGD(Solver):
     def __post_init__(self) -> None:
         check_non_negative(self, "lr", "momentum", "weight_decay")
         if self.nesterov and self.momentum == 0:
-            raise UserError("solver sgd: nesterov needs a momentum above 0")
+            raise UserError(f"solver {self.name}: nesterov needs a momentum above 0")
         if not is_swept(self.momentum) and self.momentum >= 1:
-            raise UserError(f"solver sgd: momentum must be below 1, not {self.momentum}")
+            raise UserError(f"solver {self.name}: momentum must be below 1, not {self.momentum}")
 
     def init(self, params: Params) -> State:
         return {} if is_zero(self.momentum) else {"velocity": tree.zeros_like(params)}

@@ -1,0 +1,1 @@
+"""What people have as data: clients' arrays, torch and HuggingFace data sets, files, tables, sequences."""

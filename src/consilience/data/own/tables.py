@@ -1,0 +1,180 @@
+"""Tables: CSV and Parquet files, or columns in memory, of numbers and categories."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from consilience.data.dataset import Dataset, with_outputs
+from consilience.data.own.rows import Column, chosen, kept_back, listed, of_clients, read_problem, targets_of
+from consilience.errors import UserError, unknown
+from consilience.problems import Problem
+
+MOST_VALUES = 64
+"""The most different values of a category that get a column each."""
+
+Table = str | Path | Mapping[str, Any] | Any
+"""A file, columns by name, or a data frame."""
+
+
+def of_table(
+    table: Table,
+    target: str | Sequence[str],
+    test: Table | None,
+    client: str | None,
+    holdout: float,
+    categorical: Sequence[str],
+    drop: Sequence[str],
+    standardise: bool,
+    name: str | None,
+    problem: Problem | str | None,
+) -> Dataset:
+    """The data set of `Dataset.from_table`, whose arguments these are."""
+    title = name or (Path(table).stem if isinstance(table, str | Path) else "table")
+    train = _columns(title, table, listed(drop))
+    for label in (*listed(target), *listed(categorical), *([client] if client else ())):
+        if label not in train:
+            raise unknown(f"column of {title}", label, train)
+    if test is None:
+        rows = len(train[listed(target)[0]])
+        stays, back = kept_back(title, rows, holdout, train[client] if client else None)
+        known, asked = chosen(train, stays), chosen(train, back)
+    else:
+        known, asked = train, _columns(title, test, listed(drop))
+        for label in set(train) - set(asked):
+            raise UserError(f"{title}: the test table has no column {label!r}")
+    wanted = read_problem(problem)
+    goals = [np.stack([part[label] for label in listed(target)], -1) for part in (known, asked)]
+    if isinstance(target, str):
+        goals = [goal[:, 0] for goal in goals]
+    (targets, test_targets), classes = targets_of(f"{title}: {target}", goals[0], goals[1], wanted)
+    aside = {*listed(target), client}
+    features = [label for label in train if label not in aside]
+    if not features:
+        raise UserError(f"{title}: nothing is left to predict {target} from")
+    encoded = [
+        _encoded(title, label, known[label], asked[label], label in listed(categorical), standardise)
+        for label in features
+    ]
+    inputs, test_inputs = (np.concatenate([pair[part] for pair in encoded], 1) for part in (0, 1))
+    return with_outputs(
+        Dataset,
+        classes,
+        wanted,
+        name=title,
+        inputs=torch.from_numpy(inputs.astype(np.float32)),
+        targets=targets,
+        test_inputs=torch.from_numpy(test_inputs.astype(np.float32)),
+        test_targets=test_targets,
+        **of_clients(title, known[client] if client else None, asked[client] if client else None),
+    )
+
+
+def _encoded(
+    title: str, label: str, train: Column, test: Column, categorical: bool, standardise: bool
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """[rows, ...] a column as numbers, of training and of test rows; training rows alone decide how."""
+    if categorical or train.dtype.kind not in "fiub" or test.dtype.kind not in "fiub":
+        texts = [np.asarray([str(value) for value in column.tolist()]) for column in (train, test)]
+        values = np.unique(texts[0])
+        if len(values) > MOST_VALUES:
+            raise UserError(
+                f"{title}: column {label!r} has {len(values)} different values, more than the {MOST_VALUES} "
+                f"that become columns of their own; leave it out by drop=[{label!r}], or group them"
+            )
+        # A value that training rows do not have is none of them.
+        first, second = ((column[:, None] == values).astype(np.float64) for column in texts)
+        return first, second
+    numbers = [column.astype(np.float64)[:, None] for column in (train, test)]
+    if standardise:
+        mean, deviation = numbers[0].mean(), numbers[0].std()
+        scale = deviation if deviation > 1e-12 * abs(mean) else 1.0
+        numbers = [(column - mean) / scale for column in numbers]
+    return numbers[0], numbers[1]
+
+
+def _columns(title: str, table: Table, drop: Sequence[str]) -> dict[str, Column]:
+    """The columns of a table but for some; none of them lacks a value."""
+    if isinstance(table, str | Path):
+        path = Path(table)
+        columns = _parquet(path) if path.suffix in (".parquet", ".pq") else _csv(path)
+    elif isinstance(table, Mapping) or hasattr(table, "columns"):
+        labels = list(table if isinstance(table, Mapping) else table.columns)
+        columns = {str(label): np.asarray(table[label]) for label in labels}
+    else:
+        raise UserError(f"{title}: expected a file or columns by name, not a {type(table).__name__}")
+    for label in drop:
+        if label not in columns:
+            raise unknown(f"column of {title}", label, columns)
+        del columns[label]
+    lengths = {len(column) for column in columns.values()}
+    if lengths in (set(), {0}) or len(lengths) > 1:
+        raise UserError(f"{title}: the table has no rows, or columns of different lengths")
+    for label, column in columns.items():
+        gaps = _gaps(column)
+        if gaps.any():
+            raise UserError(
+                f"{title}: column {label!r} lacks {int(gaps.sum())} of {len(column)} values, the first in "
+                f"row {int(gaps.argmax()) + 1}; fill them, or leave such rows or the column out"
+            )
+    return columns
+
+
+def _gaps(column: Column) -> npt.NDArray[np.bool_]:
+    """[rows] where a column has no value."""
+    if column.dtype.kind == "f":
+        return np.isnan(column)
+    if column.dtype.kind in "iub":
+        return np.zeros(len(column), dtype=np.bool_)
+    return np.array([value in (None, "") or bool(np.isreal(value) and np.isnan(value)) for value in column])
+
+
+def _csv(path: Path) -> dict[str, Column]:
+    """The columns of a CSV file, whose first line names them; commas, semicolons or tabs are between them."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = file.readline()
+            file.seek(0)
+            rows = list(csv.reader(file, delimiter=max(",;\t", key=header.count)))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read ({error})") from None
+    rows = [row for row in rows if row]
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise UserError(f"{path}: line {number + 1} has {len(row)} values for {len(rows[0])} columns")
+    if len(rows) < 2:
+        raise UserError(f"{path}: expected a line that names the columns, and rows")
+    return {
+        label.strip(): _typed([value.strip() for value in column])
+        for label, *column in zip(*rows, strict=True)
+    }
+
+
+def _typed(texts: Sequence[str]) -> Column:
+    """Texts as whole numbers where all are, as numbers where all are or are missing, else as they are."""
+    for kind in (np.int64, np.float64):
+        try:
+            return np.array([text if kind is np.int64 else text or "nan" for text in texts]).astype(kind)
+        except (ValueError, OverflowError):
+            continue
+    return np.array(texts, dtype=object)
+
+
+def _parquet(path: Path) -> dict[str, Column]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise UserError(
+            f"{path}: to read Parquet takes pyarrow: pip install 'consilience[parquet]'"
+        ) from None
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ArrowException) as error:
+        raise UserError(f"{path} cannot be read ({error})") from None
+    return {label: table[label].to_numpy() for label in table.column_names}

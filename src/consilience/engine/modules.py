@@ -1,0 +1,80 @@
+"""The model that a scene names: how it is made, and whether it takes the data."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from consilience.data.dataset import Dataset
+from consilience.engine.scene import Scene
+from consilience.errors import UserError
+from consilience.learning.task import Task
+from consilience.learning.warm_start import warm_started
+from consilience.types import Batch, State
+
+
+def try_model(scene: Scene, task: Task, model: State) -> None:
+    """Refuse a model that does not take the data, or does not give what the problem asks for."""
+    data = scene.dataset
+    inputs = row_of(scene)
+    row = Batch(
+        inputs, data.targets[:1], torch.ones(1, dtype=scene.dtype), torch.zeros((), dtype=torch.int64)
+    )
+    try:
+        prediction = task.forward(model, row, training=False).prediction
+        losses = task.loss(prediction, row.targets)
+    except _UNFIT as error:
+        raise _unfit(scene, error) from error
+    if losses.shape != (1,) or prediction.shape[-1] != data.outputs:
+        raise UserError(
+            f"the model gives {list(prediction.shape[1:])} numbers for a row, and {task.problem.name} of "
+            f"these data asks for {data.outputs}{'' if prediction.ndim == 2 else ' at each place'}"
+        )
+
+
+_UNFIT = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
+"""What a model raises that does not take the data."""
+
+
+def _unfit(scene: Scene, error: Exception) -> UserError:
+    """What to say of a model that does not take the data."""
+    if isinstance(error, UserError):
+        return error
+    data, problem = scene.dataset, scene.task_problem.name
+    kind = f"{str(row_of(scene).dtype).removeprefix('torch.')} {list(data.shape)}"
+    why = " ".join(str(error).split())
+    hint = "; whole numbers are taken for tokens: give floats if they are none" if takes_tokens(data) else ""
+    return UserError(f"the model does not fit {problem} of {kind} inputs: {why:.160}{hint}")
+
+
+def row_of(scene: Scene) -> Tensor:
+    """One input, as it lies in the data, in the type in which models take it."""
+    first = scene.dataset.inputs[:1]
+    return first if takes_tokens(scene.dataset) else first.to(scene.dtype)
+
+
+def module_of(scene: Scene) -> nn.Module:
+    """A model as a run starts with it; its lazy layers know their sizes."""
+    module = _sized(scene, scene.build())
+    return module if scene.start is None else warm_started(module, scene.start)
+
+
+def _sized(scene: Scene, module: nn.Module) -> nn.Module:
+    if not any(isinstance(value, UninitializedParameter) for value in module.parameters()):
+        return module
+    module = copy.deepcopy(module).to(scene.dtype)  # one that was given stays as it is
+    training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()(row_of(scene))
+    except _UNFIT as error:
+        raise _unfit(scene, error) from error
+    return module.train(training)
+
+
+def takes_tokens(data: Dataset) -> bool:
+    """Whether inputs are tokens: whole numbers that stay such."""
+    return data.inputs.dtype == torch.int64

@@ -1,0 +1,89 @@
+"""Resuming: a run that was interrupted goes on, and one that is complete gets more rounds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from consilience.config import Config, load_config
+from consilience.data.dataset import Dataset
+from consilience.errors import UserError
+from consilience.experiment.execution import Functions, run
+from consilience.experiment.folder import CONFIG, RunFolder
+from consilience.experiment.planning import plan
+from consilience.experiment.result import Listener, Result
+
+LOG = logging.getLogger("consilience")
+
+
+def resume(
+    path: str | Path | Result,
+    listener: Listener | None = None,
+    *,
+    rounds: int | None = None,
+    on_round: Functions = (),
+    data: Dataset | None = None,
+) -> Result:
+    """Continue a run from its last checkpoint; it ends as if it had never been interrupted.
+
+    Args:
+        path: The run's folder, or what came out of it.
+        listener: What is told about every round.
+        rounds: How many rounds it shall have in all, where that is more than it was to have. It ends, bit for
+            bit, as a run of so many rounds, unless a schedule of learning rates is stretched over a run.
+        on_round: A function, or several, as for `run`.
+        data: The data set, where it was one from Python.
+    """
+    if isinstance(path, Result):
+        if path.path is None:
+            raise UserError("this run wrote no files, so it cannot go on: give run(..., out=...)")
+        path = path.path
+    folder = RunFolder(Path(path))
+    if not (folder.path / CONFIG).exists():
+        raise UserError(f"{folder.path} does not hold a run: there is no {CONFIG}")
+    config = _written(folder, data)
+    if rounds is not None and rounds < config.rounds:
+        raise UserError(f"{folder.path} has {config.rounds} rounds: rounds={rounds} would be fewer")
+    result = run(config, folder=folder, existing="resume", listener=listener, on_round=on_round)
+    if rounds is None or rounds == config.rounds:
+        return result
+    longer = _with_rounds(folder, rounds, data)
+    if config.schedule and any(one.stretches for one in config.schedule.variants):
+        LOG.warning(
+            "the schedule is stretched over %d rounds from here on; those so far followed one over %d",
+            rounds,
+            config.rounds,
+        )
+    with folder.locked():
+        _extend(folder, config, longer)
+    return run(longer, folder=folder, existing="resume", listener=listener, on_round=on_round)
+
+
+def _written(folder: RunFolder, data: Dataset | None) -> Config:
+    """The run's configuration; a kill may have come before its new number of rounds was written there."""
+    config = load_config(folder.path / CONFIG, own=data)
+    checkpoint = folder.load_checkpoint()
+    if checkpoint is None or not checkpoint.rounds or checkpoint.rounds == config.rounds:
+        return config
+    longer = _with_rounds(folder, checkpoint.rounds, data)
+    with folder.locked():
+        folder.write_config(longer.resolved().written())
+    return longer
+
+
+def _with_rounds(folder: RunFolder, rounds: int, data: Dataset | None) -> Config:
+    changes: Sequence[str] = [f"rounds={rounds}"]
+    return load_config(folder.path / CONFIG, changes, own=data)
+
+
+def _extend(folder: RunFolder, config: Config, longer: Config) -> None:
+    """Let all arms begin again where they ended; their clients' results will be written anew."""
+    checkpoint = folder.load_checkpoint()
+    assert checkpoint is not None  # that of a complete run
+    for arm in plan(longer.resolved()):  # before anything is changed
+        folder.load_state(arm.name, config.rounds)
+    begun = replace(checkpoint, arm=0, clients=0, state={}, base=config.rounds, rounds=longer.rounds)
+    folder.save_checkpoint(begun)
+    folder.write_config(longer.resolved().written())

@@ -1,0 +1,72 @@
+"""Weights from a file, from which a run starts. Nothing is ever unpickled but plain tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from consilience.errors import UserError
+
+GROUPS = ("params/", "buffers/")
+"""What stands before names in the files of models that a run leaves behind; there they are stacked."""
+WRAPPED = ("state_dict", "model_state_dict", "model")
+"""Keys under which others keep a state dict beside other things."""
+
+
+def warm_started(module: nn.Module, path: Path) -> nn.Module:
+    """The module with the weights of a file: safetensors, or a state dict of torch."""
+    tensors = _read(path)
+    if tensors and all(name.startswith(GROUPS) for name in tensors):
+        tensors = _of_run(tensors, path)
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        why = " ".join(str(error).split()).partition(": ")[2] or str(error)
+        raise UserError(f"init: {path} does not hold this model's weights: {why:.300}") from None
+    return module
+
+
+def digest_of_file(path: Path) -> str:
+    """A digest of a file's bytes."""
+    with _readable(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _readable(path: Path) -> Path:
+    if not path.is_file():
+        raise UserError(f"init: expected common, different or a file of weights, and there is no file {path}")
+    return path
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    path = _readable(path)
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(
+            f"init: {path} is neither safetensors nor a state dict of plain tensors: {why:.200}"
+        ) from None
+    for key in WRAPPED:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(f"init: {path} holds a {type(found).__name__}, not a state dict of tensors")
+    return {str(name): value for name, value in found.items()}
+
+
+def _of_run(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The weights of the only model in a file that a run left behind."""
+    count = len(next(iter(tensors.values())))
+    if count != 1:
+        raise UserError(f"init: {path} holds {count} models of seeds, variants or nodes; give a file of one")
+    return {name.partition("/")[2]: value[0] for name, value in tensors.items()}

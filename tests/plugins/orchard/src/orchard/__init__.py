@@ -1,0 +1,1 @@
+"""A small package that adds one part of each kind to Consilience."""
