@@ -122,8 +122,9 @@ class TiedSpec(ModelSpec):
         return Tied(shape[0], outputs)
 
 
-def test_own_floats_and_an_own_model(blobs: cs.Dataset, tmp_path: Path):
-    """Normalisation by the training data is part of the model; the network has to be given again."""
+def test_own_floats_and_an_own_model(blobs: cs.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Normalisation is part of the model; a network that nobody can import has to be given again."""
+    monkeypatch.setattr(TiedSpec, "__module__", "__main__")
     settings = {
         **TINY,
         "model": TiedSpec(),

@@ -136,9 +136,7 @@ def _common(arm: Arm) -> dict[str, Any]:
         "shape": data.shape,
         "outputs": data.outputs,
         "inputs": str(data.inputs.dtype).removeprefix("torch."),
-        "tokens": 1 + max(int(whole(part).max()) for part in (data.inputs, data.test_inputs))
-        if tokens
-        else 0,
+        "tokens": 1 + max((int(whole(part).max()) for part in parts), default=-1),
         "dtype": str(scene.dtype).removeprefix("torch."),
         "shift": shift.tolist(),
         "scale": scale.tolist(),
