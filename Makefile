@@ -49,6 +49,8 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(INSTALL) --no-build-isolation -e '.[dev,docs]'
+	# curvlinops names it, but does not import it; transformers and torchmetrics do where it is, and PyPI's needs CUDA.
+	$(BIN)/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
 clean:
