@@ -123,7 +123,7 @@ def test_momentum_that_never_fades_is_refused(momentum):
         SGD(0.1, momentum=momentum)
 
 
-@pytest.mark.parametrize("value", [[0.1, 0.2], "x", None])
+@pytest.mark.parametrize("value", ["x", None])
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(UserError, match="sgd: lr must be a number, not "):
         SGD(value)

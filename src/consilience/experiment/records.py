@@ -72,7 +72,7 @@ def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
 
 UNSCORED = frozenset(
     {"setting", "method", "seed", "round", "train_loss", "bytes_up", "bytes_down", "traffic", "messages"}
-    | {"samples", "seconds", "dropped", "diverged"}
+    | {"samples", "seconds", "dropped", "diverged", "swept"}
 )
 """What a line of the metrics has, whether models were evaluated in its round or not."""
 

@@ -107,7 +107,8 @@ def rows_of(task: Task, model: State, batch: Batch) -> Rows:
     if len(seen) != 1 or seen[0][1] is not prediction or seen[0][0].ndim != 2:
         raise UserError("exact Hessians are there where a model's outputs are those of one linear layer")
     inputs = seen[0][0]
-    if any(f"{name}.bias" in model["params"] for name in layers):  # one that is not trained has no curvature
+    # One that is not trained has no curvature; the layer may be the model itself, which has no name.
+    if any(f"{name}.bias".lstrip(".") in model["params"] for name in layers):
         inputs = F.pad(inputs, (0, 1), value=1.0)
     factors = torch.stack(list(task.problem.hessian_factors(prediction, batch.targets)), 1)
     live = torch.where((batch.weight > 0)[:, None, None], factors, 0.0)
