@@ -33,6 +33,8 @@ Line = Mapping[str, Any]
 PREFIXES = ("test_", "trained_", "personal_train_", "personal_")
 STOPPED = "stopped."
 """What stands before the names of what is kept of a replica that has stopped, in a checkpoint."""
+PERSONAL = "personal."
+"""What follows that of clients' own models."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +151,18 @@ class Stopped:
     """What is kept of a replica that has stopped."""
 
     models: State
+    """Those that are evaluated, stacked."""
+    personal: State
+    """The clients' own beside these, stacked; nothing where a method has none."""
     clients: list[dict[str, Any]]
     """Every client's result, as `Simulation.clients` gives them."""
 
     @classmethod
     def of(cls, simulation: Simulation, replica: int, *, clients: bool) -> Stopped:
         """The replica as it is now; with every client's result, where that is wanted."""
-        models = tree.map_leaves(torch.clone, simulation.models(_rows(simulation, replica)))
-        return cls(models, simulation.clients([replica]) if clients else [])
+        models, personal = simulation.models(_rows(simulation, replica)), simulation.personal_models(replica)
+        results = simulation.clients([replica]) if clients else []
+        return cls(tree.map_leaves(torch.clone, models), tree.map_leaves(torch.clone, personal), results)
 
 
 def kept_of(stopped: Mapping[int, Stopped]) -> State:
@@ -164,7 +170,8 @@ def kept_of(stopped: Mapping[int, Stopped]) -> State:
     groups: State = {}
     for replica, one in stopped.items():
         text = bytearray(json.dumps(one.clients).encode())
-        groups |= {f"{STOPPED}{replica}.{group}": params for group, params in one.models.items()}
+        for kind, state in (("", one.models), (PERSONAL, one.personal)):
+            groups |= {f"{STOPPED}{replica}.{kind}{group}": params for group, params in state.items()}
         groups[f"{STOPPED}{replica}.clients"] = {"json": torch.frombuffer(text, dtype=torch.uint8)}
     return groups
 
@@ -178,8 +185,11 @@ def taken_apart(state: State, device: torch.device) -> tuple[State, dict[int, St
         prefix = f"{STOPPED}{replica}."
         own = {g.removeprefix(prefix): params for g, params in state.items() if g.startswith(prefix)}
         clients = json.loads(bytes(own.pop("clients")["json"].cpu().numpy()))
-        models = tree.map_leaves(lambda value: value.to(device), own)
-        found[replica] = Stopped({"params": {}, "buffers": {}, **models}, clients)
+        whole = tree.map_leaves(lambda value: value.to(device), own)
+        personal = {g.removeprefix(PERSONAL): p for g, p in whole.items() if g.startswith(PERSONAL)}
+        models = {group: params for group, params in whole.items() if not group.startswith(PERSONAL)}
+        empty: State = {"params": {}, "buffers": {}}
+        found[replica] = Stopped({**empty, **models}, {**empty, **personal} if personal else {}, clients)
     return rest, found
 
 
@@ -197,13 +207,16 @@ def final_models(simulation: Simulation, stopped: Mapping[int, Stopped]) -> Stat
 def every_model(
     simulation: Simulation, stopped: Mapping[int, Stopped]
 ) -> Iterator[tuple[int, int | None, State]]:
-    """What `Simulation.every_model` gives; of replicas that stopped, the models that were evaluated then."""
+    """What `Simulation.every_model` gives; of replicas that stopped, the models of then."""
     if len(stopped) < len(simulation.world.replicas):
         yield from (one for one in simulation.every_model() if one[0] not in stopped)
     for replica, one in stopped.items():
         for place, (_, client) in enumerate(_rows(simulation, replica)):
             owner = client if simulation.models_have_owners else None
             yield replica, owner, tree.index(one.models, place)
+        with_data = simulation.world.replicas[replica].available if one.personal else ()
+        for place, client in enumerate(with_data):
+            yield replica, int(client), tree.index(one.personal, place)
 
 
 def final_clients(simulation: Simulation, stopped: Mapping[int, Stopped]) -> list[dict[str, Any]]:

@@ -210,6 +210,11 @@ class Simulation:
         """Whether the models that are evaluated are clients' own, and not those of servers."""
         return self.world.graph or self._own_models
 
+    def personal_models(self, replica: int) -> State:
+        """The clients' own models of a replica, stacked, of a method that has these beside the hub's."""
+        rows = [pair for pair in self._everyone() if pair[0] == replica]
+        return self.models(rows, own=True) if self._both_models else {}
+
     def every_model(self) -> Iterator[tuple[int, int | None, State]]:
         """Every model there is: its replica, the client whose own it is (or None), and itself."""
         kinds = [(self.evaluated(), self.models_have_owners, False)]
