@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # it itself, but pytest loads torch before it.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-everywhere lint docs listings bench clean
+.PHONY: setup demo test test-everywhere lint docs listings notebooks bench clean
 
 demo: setup
 	$(BIN)/consilience run examples/quickstart.yaml --overwrite
@@ -36,6 +36,9 @@ docs: $(VENV)/.dev  # the site, in site/; to search in it: python -m http.server
 
 listings: setup  # what `consilience methods` and docs/methods.md say
 	$(BIN)/python tools/make_listings.py
+
+notebooks: setup  # what the cells of docs/notebooks/ show
+	$(BIN)/python tools/run_notebooks.py
 
 setup: $(VENV)/.runtime
 

@@ -48,11 +48,11 @@ def _mended(match: re.Match[str], page: str) -> str:
     label, target, anchor = match[1], match[2], match[3] or ""
     if "://" in target or page.startswith("reference/"):
         return match[0]
-    folder = "" if page in FROM_ROOT.values() else "docs"
-    place = posixpath.normpath(posixpath.join(folder, target))
-    if place in FROM_ROOT:
-        return f"[{label}]({FROM_ROOT[place]}{anchor})"
-    return f"[{label}]({place.removeprefix('docs/')}{anchor})" if place.startswith("docs/") else label
+    home = posixpath.join("docs", posixpath.dirname(page))
+    place = posixpath.normpath(posixpath.join("" if page in FROM_ROOT.values() else home, target))
+    place = posixpath.join("docs", FROM_ROOT[place]) if place in FROM_ROOT else place
+    place = re.sub(r"\.ipynb$", ".md", place)  # a page is made of every notebook
+    return f"[{label}]({posixpath.relpath(place, home)}{anchor})" if place.startswith("docs/") else label
 
 
 def _pages() -> dict[str, list[Path]]:

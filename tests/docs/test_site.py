@@ -54,3 +54,11 @@ def test_examples_in_docstrings_are_code(pages: dict[str, str]):
     reference = [page for name, page in pages.items() if name.startswith("reference")]
     assert any("&gt;&gt;&gt; " in page for page in reference)
     assert not any("<blockquote>" in page for page in reference)
+
+
+def test_notebooks_are_pages_with_what_they_show(pages: dict[str, str]):
+    page = pages["notebooks/03-peers-without-a-server.html"]
+    assert 'href="03-peers-without-a-server.ipynb" download' in page
+    assert page.count('src="data:image/png;base64,') >= 2
+    assert 'href="../reading-results.html"' in page
+    assert 'href="notebooks/03-peers-without-a-server.html"' in pages["tutorial.html"]

@@ -39,6 +39,15 @@ def test_a_table_is_text(swept: cs.Result):
     assert "accuracy" in lines[0]
 
 
+def test_tables_have_what_the_command_line_shows(configure: Callable[..., Config]):
+    settings = {"partition": {"name": "iid", "holdout": 0.2}, "targets": {"f1_macro": 0.1}}
+    result = experiment.run(configure(metrics=["f1_macro"], rounds=1, **settings))
+    for shown in (result.table(), result._repr_html_()):
+        assert "f1_macro" in shown
+        assert "worst" in shown
+        assert "held out" in shown
+
+
 def test_a_notebook_shows_the_table(swept: cs.Result):
     page = swept._repr_html_()
     assert page.count("<tr>") == 4

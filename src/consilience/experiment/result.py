@@ -18,7 +18,7 @@ from consilience.experiment.planning import Arm
 from consilience.problems import Metric
 from consilience.report.html import html_table
 from consilience.report.summary import Goals, MethodSummary
-from consilience.report.table import comparison_table
+from consilience.report.table import clients_table, comparison_table
 from consilience.types import State
 
 if TYPE_CHECKING:
@@ -76,18 +76,23 @@ class Result:
         return self.score
 
     def table(self) -> str:
-        """The comparison that ends a run on the command line, as text."""
+        """The tables that end a run on the command line, as text: the comparison, and how clients are served.
+
+        The second one is there where clients have scores of their own.
+        """
         page = io.StringIO()
-        Console(file=page, width=120).print(self._comparison())
+        Console(file=page, width=120).print(*self._tables(), sep="\n")
         return page.getvalue()
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
-        return html_table(self._comparison()) + note
+        return "".join(map(html_table, self._tables())) + note
 
-    def _comparison(self) -> Table:
-        return comparison_table(self.summaries, self.targets, self.metric)
+    def _tables(self) -> list[Table]:
+        served = clients_table(self.summaries, self.metric)
+        compared = comparison_table(self.summaries, self.targets, self.metric, self.goals)
+        return [compared] if served is None else [compared, served]
 
     def plot(self, kind: Literal["rounds", "sweep"] | None = None, path: str | Path | None = None) -> Figure:
         """The figure of the score, which a notebook shows.
