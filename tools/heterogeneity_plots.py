@@ -140,6 +140,8 @@ def draw_cost(data: Dataset) -> None:
             capsize=2,
             label=method,
         )
+    low, high = axes.get_ylim()
+    axes.set_ylim(low - 0.08 * (high - low), high)  # room for the words below
     for distance, alpha in zip(distances, TRAINED, strict=True):
         place = {"xycoords": ("data", "axes fraction"), "ha": "center", "color": INK}
         axes.annotate(f"alpha {alpha:g}", (distance, 0.02), fontsize=FONT - 2, **place)
