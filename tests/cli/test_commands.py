@@ -138,6 +138,26 @@ def test_partition(command: Callable[..., Any], tiny: Path, out: Path):
         assert min(picture.size) >= 200
 
 
+def test_a_partition_without_classes_is_shown_by_its_sizes(
+    command: Callable[..., Any], tiny: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    code = """import numpy as np, consilience as cs
+def load(target):
+    inputs = np.linspace(0, 1, 60, dtype=np.float32).reshape(30, 2)
+    if target == "next":
+        return cs.Dataset.from_sequences([[1, 2, 3]] * 30)
+    return cs.Dataset.from_arrays("line", inputs, inputs[:, 0], inputs, inputs[:, 0])
+"""
+    (tmp_path / "lines.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for target in ("number", "next"):
+        answer = command("partition", tiny, f"data={{name: 'lines:load', target: {target}}}", "partition=iid")
+        assert (answer.code, answer.err) == (0, "")
+        assert "–" in answer.out
+        assert "0.000" in answer.out  # of sizes
+    assert len(list(out.glob("*.png"))) == 1
+
+
 def test_partitions_of_every_setting(command: Callable[..., Any], tiny: Path, out: Path):
     answer = command(
         "partition", tiny, "compare=[{label: a b, partition: iid}, {label: c, partition: shards}]"

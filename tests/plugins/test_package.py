@@ -17,7 +17,10 @@ from consilience.cli.app import main
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NAMES = "unit-moves agreement sparse halfway halved sign-sgd averaged pinball every-nth wheel apples"
+NAMES = (
+    "unit-moves agreement sparse halfway halved sign-sgd averaged pinball coverage halving jitter every-nth "
+    "wheel apples"
+)
 CONFIG = {
     "name": "apples",
     "data": "apples",
@@ -25,6 +28,9 @@ CONFIG = {
     "partition": "every-nth",
     "model": "averaged",
     "solver": {"name": "sign-sgd", "lr": 0.01},
+    "schedule": {"name": "halving", "warmup": 1},
+    "augment": [{"name": "jitter", "sigma": 0.05}],
+    "metrics": ["coverage"],
     "topology": "wheel",
     "clients": 5,
     "rounds": 3,
@@ -119,6 +125,8 @@ def test_it_is_listed_runs_and_resumes_with_the_same_digest(python: Callable[...
         "sparse+agreement+halfway sharpness=2",
         "unit-moves halved",
     }
+    last = (tmp_path / "whole" / "apples" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert 0 <= json.loads(last)["test_coverage"] <= 1
 
 
 def test_the_same_parts_are_found_where_they_are(

@@ -26,7 +26,10 @@ from consilience.exchange.cohort import LocalWork
 from consilience.graphs import TOPOLOGIES
 from consilience.graphs.complete import Complete
 from consilience.graphs.star import Star
+from consilience.learning.augmentations import AUGMENTATIONS
+from consilience.learning.schedules import SCHEDULES
 from consilience.learning.solvers import SGD, SOLVERS
+from consilience.metrics import METRICS
 from consilience.models import MODELS
 from consilience.models.logistic import Logistic
 from consilience.models.mlp import MLP
@@ -59,6 +62,9 @@ KINDS: tuple[Registry[Any], ...] = (
     TOPOLOGIES,
     PROBLEMS,
     SOLVERS,
+    SCHEDULES,
+    AUGMENTATIONS,
+    METRICS,
     SOURCES,
     TRACKERS,
 )

@@ -27,7 +27,9 @@ def show_partitions(config: Config, kind: str = "png") -> None:
     screen = console()
     for setting, one in config.settings():
         dataset = one.data.own or load(one.data.name)
-        labels = dataset.targets.numpy()
+        known = (one.problem or dataset.problem).has_classes
+        labels = dataset.targets.numpy() if known else np.zeros(len(dataset.targets), dtype=np.int64)
+        classes = dataset.outputs if known else 1
         table = Table(title=f"{setting}: {one.partition.name}, {one.population} clients of {one.data.name}")
         for column in (
             "seed",
@@ -50,8 +52,8 @@ def show_partitions(config: Config, kind: str = "png") -> None:
                 f"{np.median(sizes):g}",
                 str(max(sizes)),
                 str(part.dropped),
-                f"{label_distance(labels, part.shards, dataset.outputs):.3f}",
-                f"{effective_classes(labels, part.shards, dataset.outputs):.2f}",
+                f"{label_distance(labels, part.shards, classes):.3f}" if known else "–",
+                f"{effective_classes(labels, part.shards, classes):.2f}" if known else "–",
                 f"{quantity_gini(sizes):.3f}",
                 str(part.manifest()["sha256"])[:12],
             )
@@ -62,7 +64,8 @@ def show_partitions(config: Config, kind: str = "png") -> None:
         path = one.out / f"{one.name}-{setting.replace(' ', '-')}-partition.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
         title = f"{one.partition.name}, {one.data.name}, seed {one.seeds[0]}"
-        bubble_plot(class_counts(labels, first.shards, dataset.outputs), path, title, None, first.names)
+        counts = class_counts(labels, first.shards, classes)
+        bubble_plot(counts, path, title, None if known else ["all"], first.names)
         print(f"plot: {path}")
 
 

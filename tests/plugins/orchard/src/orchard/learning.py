@@ -1,4 +1,4 @@
-"""A solver, a model and a problem."""
+"""A solver, a schedule, an augmentation, a model, a problem and a metric."""
 
 from dataclasses import dataclass
 from math import prod
@@ -7,6 +7,9 @@ import torch
 from torch import nn
 
 import consilience as cs
+from consilience.learning.augmentations import Augmentation
+from consilience.learning.randomness import normals
+from consilience.learning.schedules import Schedule
 from consilience.problems.base import mean_loss, row_sums
 
 
@@ -60,3 +63,39 @@ class Pinball(cs.Problem):
 
     def scores(self, sums):
         return {"pinball": mean_loss(sums), "loss": mean_loss(sums)}
+
+
+@dataclass(frozen=True)
+class Coverage(cs.Score):
+    """The share of rows that are not above what was predicted."""
+
+    name = "coverage"
+    percent = True
+
+    def tally(self, outputs, targets, weight):
+        below = (targets <= outputs[:, 0]).double() * weight.double()
+        return {"below": below.sum(), "rows": weight.double().sum()}
+
+    def score(self, sums):
+        return sums["below"] / sums["rows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halving(Schedule):
+    """The rate is halved every round (or step)."""
+
+    name = "halving"
+
+    def shape(self, now, steps):
+        return 0.5**now
+
+
+@dataclass(frozen=True)
+class Jitter(Augmentation):
+    """Inputs get noise."""
+
+    name = "jitter"
+    sigma: float = 0.1
+
+    def __call__(self, inputs, key):
+        return inputs + self.sigma * normals(key, 0, inputs)
