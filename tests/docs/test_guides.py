@@ -124,8 +124,9 @@ def test_the_configurations_of_a_guide_run(page, block, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     result = cs.run(**{**SMALL, **yaml.safe_load(block)})
     assert all(record["test_loss"] is not None for record in result.records)
-    for name in MODULES[page].split("."):
-        sys.modules.pop(name, None)
+    root = MODULES[page].partition(".")[0]
+    for name in [name for name in sys.modules if name.partition(".")[0] == root]:
+        del sys.modules[name]
 
 
 def definitions(page: str) -> str:
