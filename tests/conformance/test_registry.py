@@ -49,8 +49,8 @@ CASES: dict[str, Algorithm] = {
     "fedsso-dfp": FedSSO("dfp", server_lr=0.05),
     "fedsso-bfgs": FedSSO("bfgs", server_lr=0.1, bound="quotient", per_step=True),
     # Few iterations: nothing depends on their number but time.
-    "kfac_weighted": KFACWeighted(iterations=8),
-    "kfac_weighted-all": KFACWeighted("all", "ggn", "none", iterations=8),
+    "kfac_weighted": KFACWeighted(iterations=3),
+    "kfac_weighted-all": KFACWeighted("all", "ggn", "none", iterations=3),
     "fedprox-zero": FedProx(mu=0.0),
     "fedcurv-zero": FedCurv(strength=0.0),
     "fedcurv-uncapped": FedCurv(strength=0.1, stiffness=None, fisher="batch_mean"),
