@@ -171,12 +171,23 @@ def name_of(part: object) -> str:
     ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
     if ours or any(load(plugin.value, f"plugin {called(plugin)}") is cls for plugin in announced(name)):
         return name
-    module = sys.modules.get(cls.__module__)
-    try:  # classes of functions and of the program itself cannot be found by others
-        found = reduce(getattr, cls.__qualname__.split("."), cast(object, module))
+    return path_of(cls) or name
+
+
+def place_of(found: Any) -> str:
+    """Where an object of Python was defined, as `package.module:Name`; one that has no name, its class."""
+    named = found if hasattr(found, "__qualname__") else type(found)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def path_of(found: object) -> str | None:
+    """The `package.module:Name` under which another process finds the same; None where there is none."""
+    home, _, name = place_of(found).partition(":")
+    try:  # what functions define, and the program itself, cannot be found by others
+        known = reduce(getattr, name.split("."), cast(object, sys.modules.get(home)))
     except AttributeError:
-        return name
-    return f"{cls.__module__}:{cls.__qualname__}" if found is cls and cls.__module__ != "__main__" else name
+        return None
+    return f"{home}:{name}" if known is found and home != "__main__" else None
 
 
 def announced(name: str | None = None) -> tuple[EntryPoint, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from consilience.errors import UserError
 from consilience.experiment import Result
 from consilience.experiment import execution as experiment
 from consilience.experiment.folder import RunFolder
-from consilience.metrics import Top
+from consilience.metrics import Score, Top
+from consilience.problems import Classification
 from consilience.report.table import clients_table, comparison_table
 
 HELD_OUT = {"name": "iid", "holdout": 0.2}
@@ -230,3 +232,25 @@ def test_metrics_of_torchmetrics(configure: Callable[..., Config]):
     last = result.records[-1]
     assert last["test_theirs"] == pytest.approx(last["test_f1_macro"], abs=1e-6)
     assert -1 <= last["test_kappa"] <= 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows(Score):
+    """A score with an option: how many rows there are, times a factor."""
+
+    name: ClassVar[str] = "weighed_rows"
+    factor: float = 1.0
+
+    def tally(self, outputs: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor) -> dict[str, Any]:
+        return {"rows": weight.double().sum()}
+
+    def score(self, sums: dict[str, Any]) -> torch.Tensor:
+        return self.factor * sums["rows"]
+
+
+def test_a_score_from_python_keeps_its_options_in_a_file(configure: Callable[..., Config]):
+    config = configure(metrics=[Rows(factor=3.0)])
+    (written,) = config.written()["metrics"]
+    assert written == {"name": f"{__name__}:Rows", "factor": 3.0}
+    (again,) = read_config({"metrics": [written]}).metrics
+    assert again.make(Classification(), 3) == Rows(factor=3.0)

@@ -11,7 +11,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from consilience.config.options import read_part, write_part
 from consilience.errors import UserError
 from consilience.learning.augmentations import AUGMENTATIONS, Augmentation, Own
-from consilience.plugins import is_reference, load
+from consilience.plugins import is_reference, load, place_of
 
 
 def read_augmentations(value: object) -> tuple[Augmentation, ...]:
@@ -26,7 +26,7 @@ def _one(entry: object) -> Augmentation:
     if isinstance(entry, Augmentation):
         return entry
     if callable(entry):
-        return _own(f"{entry.__module__}:{getattr(entry, '__qualname__', type(entry).__name__)}", entry, {})
+        return _own(place_of(entry), entry, {})
     named = {"name": entry} if isinstance(entry, str) else entry
     if isinstance(named, Mapping) and is_reference(named.get("name")):
         path, options = str(named["name"]), {key: v for key, v in named.items() if key != "name"}

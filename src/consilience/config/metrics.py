@@ -14,7 +14,7 @@ from consilience.config.options import read_part, write_part
 from consilience.errors import UserError, unknown
 from consilience.metrics import METRICS, Score, Whole
 from consilience.metrics.whole import Accumulator, accumulated, filled_in
-from consilience.plugins import is_reference, load
+from consilience.plugins import is_reference, load, place_of
 from consilience.problems import Metric, Problem
 
 Made = Score | Whole
@@ -45,17 +45,16 @@ def _read(entry: object) -> MetricChoice:
     if isinstance(entry, MetricChoice):
         return entry
     if isinstance(entry, Score):
-        known = METRICS.get(entry.name) is type(entry)
-        return MetricChoice(write_part(entry) if known else _place(type(entry)), lambda *_: entry)
+        return MetricChoice(write_part(entry), lambda *_: entry)
     if isinstance(entry, Mapping):
         return _named({str(key): option for key, option in entry.items()})
     if isinstance(entry, str):
         return _named({"name": entry})
     if isinstance(entry, Accumulator):
-        return MetricChoice(_place(type(entry)), lambda *_: _whole(entry, type(entry).__name__, {}))
+        return MetricChoice(place_of(type(entry)), lambda *_: _whole(entry, type(entry).__name__, {}))
     if callable(entry):
         name = getattr(entry, "__name__", type(entry).__name__)
-        return MetricChoice(_place(entry), lambda *_: _whole(entry, name, {}))
+        return MetricChoice(place_of(entry), lambda *_: _whole(entry, name, {}))
     raise UserError(f"metrics: expected a name or a function, not a {type(entry).__name__}")
 
 
@@ -104,11 +103,6 @@ def _told(found: object) -> dict[str, Any]:
     """What a function or a metric says about itself."""
     told = {key: getattr(found, key, None) for key in OF_RECORDS[1:]}
     return {key: value for key, value in told.items() if isinstance(value, bool)}
-
-
-def _place(found: Any) -> str:
-    """What stands for an object of Python: where it can be imported from, if it can."""
-    return f"{found.__module__}:{getattr(found, '__qualname__', type(found).__qualname__)}"
 
 
 MetricsField = Annotated[

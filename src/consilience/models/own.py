@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +11,7 @@ from torch import nn
 
 from consilience.errors import UserError, unknown
 from consilience.models.spec import ModelSpec
-from consilience.plugins import is_reference, load
+from consilience.plugins import is_reference, load, path_of
 
 UNWRITTEN = "<python>"
 """What a configuration says in place of a model that no file can name."""
@@ -166,14 +165,3 @@ def _of_path(path: str, options: Mapping[str, object]) -> OwnModel | None:
             f"model {path} is a {type(source).__name__}: neither a module nor a function that makes one"
         )
     return OwnModel(source, path, options)
-
-
-def path_of(source: object) -> str | None:
-    """The `package.module:Name` under which another process finds the same; None where there is none."""
-    home, name = getattr(source, "__module__", None), getattr(source, "__qualname__", None)
-    if not isinstance(home, str) or not isinstance(name, str) or home == "__main__" or "<" in name:
-        return None
-    found: object = sys.modules.get(home)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{home}:{name}" if found is source else None
