@@ -1,7 +1,7 @@
 """Fine-tuning by LoRA: this library against a loop over single clients, with the memory of both.
 
     .venv/bin/python benchmarks/lora.py --device cuda --out lora.json [--method hwa] [--lanes N]
-        [--precision tf32] [--quick]
+        [--memory 8GB] [--precision tf32] [--quick]
 
 A transformer of 60 million parameters, which stay as they are, and adapters of rank 8 on the queries and
 values of its 12 layers, with a new head. 50 clients train 4 batches of 8 sequences of 128 tokens a round, by
@@ -168,6 +168,7 @@ def ours(sizes: Sizes, data: Dataset, args: argparse.Namespace) -> Callable[[], 
         "precision": args.precision,
         "compile": args.compile,
         **({} if args.lanes is None else {"lanes": args.lanes}),
+        **({} if args.memory is None else {"memory": args.memory}),
     }
     arm = plan(read_config(settings, "benchmark").resolved())[0]
     simulation = simulate(arm.scene, arm.variants)
@@ -216,6 +217,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int)
     parser.add_argument("--lanes", type=int)
+    parser.add_argument("--memory", help="a budget, such as 8GB")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "tf32", "bf16"])
     parser.add_argument("--compile", default="never", choices=["auto", "always", "never"])
     parser.add_argument("--quick", action="store_true")

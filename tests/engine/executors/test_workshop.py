@@ -127,16 +127,34 @@ def test_what_does_not_fit_as_a_graph_runs_without_one(federation, monkeypatch):
     assert built[-1]._graphs is None
 
 
-def test_where_graphs_hold_too_much_there_are_none(federation):
+def test_where_graphs_hold_too_much_there_are_none_after_a_fold(federation):
     place = federation()
-    shop = Workshop(place.pool, 10_000)
-    (machine,) = machines_of(place)
-    assert shop._graphs is not None
-    shop._graphs.held = 5_000
-    shop.machines([machine.blueprint])
-    assert shop._graphs is not None
-    shop._graphs.held = 5_001
-    shop.machines([machine.blueprint])
+    executor = place.batched(2, 5)
+    shop = executor._workshop
+    shop.memory = 10_000
+    for held, kept in ((5_000, True), (5_001, False)):
+        assert shop._graphs is not None
+        shop._graphs.held = held
+        place.run(executor, train)
+        assert (shop._graphs is not None) is kept
+
+
+def test_out_of_memory_beside_clients_machines_go_and_the_work_is_done_again(federation):
+    place = federation()
+    executor = place.batched(2, 5)
+    place.run(executor, train)
+    shop = executor._workshop
+    found = []
+
+    def hungry() -> str:
+        found.append(len(shop._machines))
+        if shop._machines:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return "done"
+
+    assert executor.with_room(hungry) == "done"
+    assert found[0] > 0
+    assert len(found) == 2
     assert shop._graphs is None
 
 

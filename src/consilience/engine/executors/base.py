@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -14,6 +14,8 @@ from consilience.client import Fold
 from consilience.exchange.cohort import Cohort
 from consilience.learning.batches import Pool
 from consilience.types import State
+
+T = TypeVar("T")
 
 UNLIMITED = 2**62
 
@@ -90,6 +92,10 @@ class Executor(ABC):
                 by default the work itself, over no batches.
             key: What tells the work from other work, as for `map`.
         """
+
+    def with_room(self, work: Callable[[], T]) -> T:
+        """What some other work gives; where memory runs out, it is done again after some was given back."""
+        return work()
 
     def close(self) -> None:  # noqa: B027
         """Give back what the executor holds beside memory, e.g. processes."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from consilience.learning.batches import Pool
 from consilience.transfer import to_device
 from consilience.tree import Schema
 from consilience.types import IntArray, State
+
+T = TypeVar("T")
 
 
 class LaneFold:
@@ -90,6 +92,7 @@ class LaneFold:
                     raise
             else:
                 self.workshop.excuse(folding.step)
+                self.workshop.leave_room()
                 self._log(folding.carry.state(result))
                 return result
             del attempt
@@ -297,6 +300,15 @@ class Batched(Executor):
             pass  # outside, where the error holds no tensors any more
         self._free()
         return mapped()(*states)
+
+    def with_room(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            pass  # as above
+        self._free()
+        self._workshop.stop_capturing()  # the next graphs would take as much again
+        return work()
 
     def clients(
         self,

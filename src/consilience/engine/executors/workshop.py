@@ -95,8 +95,6 @@ class Workshop:
 
     def machines(self, blueprints: Sequence[Blueprint]) -> list[Machine]:
         """A machine for each of some workers, built where there is none; others may have to go."""
-        if self._graphs is not None and self._graphs.held > self.memory // GRAPHS_SHARE:
-            self.stop_capturing()  # before what is left is too little for all else
         wanted = [(blueprint, worker) for worker, blueprint in enumerate(blueprints)]
         for key in wanted:
             if key not in self._machines:
@@ -122,6 +120,11 @@ class Workshop:
                 "out of memory with %d clients side by side: going on with at most %d", lanes, lanes // 2
             )
         self._most = max(1, lanes // 2)
+
+    def leave_room(self) -> None:
+        """Give graphs up where they hold so much that what is left may be too little for all else."""
+        if self._graphs is not None and self._graphs.held > self.memory // GRAPHS_SHARE:
+            self.stop_capturing()
 
     def stop_capturing(self) -> bool:
         """Free all machines, and build others that take the least memory; False if they did already.

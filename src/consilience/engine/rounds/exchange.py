@@ -215,7 +215,7 @@ class Exchange:
             phase = self.address.phase(sweeping.join(algorithm, swept["method"]))
             return phase.local(client, message, memory)
 
-        known = store.load(rows)
+        known = world.executor.with_room(partial(store.load, rows))
         outcome = world.executor.clients(
             cohort,
             partial(work, self.algorithm),
@@ -224,7 +224,7 @@ class Exchange:
             example=partial(work, self.algorithm.quick()),
             key=self.key("local"),
         )
-        store.save(rows, _renewed(known, outcome))
+        world.executor.with_room(lambda: store.save(rows, _renewed(known, outcome)))
         return outcome
 
     def combine_apart(

@@ -137,6 +137,7 @@ class Store:
             self._seen = np.zeros(self._rows, dtype=np.bool_)
         if not self._fits(memories):
             self._seen[:] = False
+            self._columns = {}  # what they take may be needed for others
             size = tree.nbytes(memories) // len(wanted) * self._rows
             self._columns = {
                 group: {name: self._column(value, size) for name, value in params.items()}
