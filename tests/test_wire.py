@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consilience import wire
 from consilience.exchange.traffic import row_bytes
 from consilience.types import State
 from consilience.wire import (
@@ -164,7 +165,18 @@ def test_anything_else_is_refused(data):
         decode(data)
 
 
-WHOLE = {"round": "1", "sender": "1", "samples": "60", "groups": '["params"]'}
+WHOLE = {
+    "round": "0000000001",
+    "exchange": "+00000",
+    "number": "0000000000",
+    "sender": "+0000000001",
+    "receiver": "-0000000001",
+    "samples": "000000000000060",
+    "incarnation": "0000000000",
+    "run": "-" * 16,
+    "kind": "work-",
+    "groups": '["params"]',
+}
 NESTED = "[" * 100_000
 
 
@@ -212,7 +224,7 @@ def test_the_bytes_are_not_a_pickle(name):
     )  # JSON, then numbers, and nothing else
     metadata = json.loads(header["__metadata__"]["consilience"])
     assert set(metadata) == {"schema", "fields", "order", "sha256"}
-    assert set(metadata["fields"]) == {"round", "sender", "samples", "groups"}
+    assert set(metadata["fields"]) == {*wire.WIDTHS, "run", "kind", "groups"}
     with pytest.raises(Exception):  # noqa: B017, PT011
         list(pickletools.genops(data))
 

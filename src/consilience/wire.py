@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Literal, cast
 
 import safetensors
 import safetensors.torch
@@ -25,6 +26,15 @@ HEADER = "header"
 """The name by which the bytes of the wire format itself are counted."""
 
 
+HUB = -1
+"""The number of a server, which is no client; as a receiver also: whoever gets it."""
+
+Kind = Literal["work", "score", "enrol", "hello"]
+"""What a message is about: an exchange of the method, an evaluation, or who takes part."""
+
+RUN_DIGITS = 16
+
+
 class WireError(ValueError):
     """Bytes that are not a whole message of this format."""
 
@@ -37,11 +47,27 @@ class Header:
     sender: int
     samples: int
     """How many training samples the sender has; 0 where it is a hub."""
+    exchange: int = 0
+    """The number of the exchange within the round; -1, -2, ... for those before the first round."""
+    number: int = 0
+    """The number of the exchange since the run began, by which repetitions are told from the original."""
+    receiver: int = HUB
+    run: str = ""
+    """Names the run; its members have agreed on it."""
+    kind: Kind = "work"
+    incarnation: int = 0
+    """How often the sender was started."""
 
 
-def encode(message: State, header: Header) -> bytes:
-    """A message as bytes; an empty message is no bytes at all, it need not be sent."""
-    if not any(message.values()):
+def encode(message: State, header: Header, *, empty: bool = False) -> bytes:
+    """A message as bytes; an empty message is no bytes at all, it need not be sent.
+
+    Args:
+        message: What is said.
+        header: About what, by whom.
+        empty: Whether an empty message is bytes all the same, since its header says something.
+    """
+    if not any(message.values()) and not empty:
         return b""
     if any("/" in group for group in message):
         raise ValueError("a group's name cannot contain a slash")
@@ -52,20 +78,35 @@ def decode(data: bytes) -> tuple[State, Header]:
     """The message and the header in some bytes: inverts `encode`, and raises WireError for anything else."""
     tensors, fields = decode_tensors(data)
     try:
-        header = Header(*(int(fields[name]) for name in ("round", "sender", "samples")))
+        numbers = {name: int(fields[name]) for name in WIDTHS}
+        header = Header(**numbers, run=fields["run"].rstrip("-"), kind=cast(Kind, fields["kind"].rstrip("-")))
         groups = json.loads(fields["groups"])
         if not isinstance(groups, list) or not {name.partition("/")[0] for name in tensors} <= set(groups):
             raise ValueError("its groups are not those of its tensors")
+        if _fields(header, tuple(groups)) != fields:
+            raise ValueError("it is not written as this format writes it")
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise WireError(f"the message header is incomplete: {error}") from None
     return tree.unflatten(tensors, groups), header
 
 
+WIDTHS = {
+    "round": "010d",
+    "exchange": "+06d",
+    "number": "010d",
+    "sender": "+011d",
+    "receiver": "+011d",
+    "samples": "015d",
+    "incarnation": "010d",
+}
+"""How the numbers of a header are written."""
+
+
 def _fields(header: Header, groups: tuple[str, ...]) -> dict[str, str]:
     return {
-        "round": f"{header.round:010d}",
-        "sender": f"{header.sender:+011d}",
-        "samples": f"{header.samples:015d}",
+        **{name: format(getattr(header, name), width) for name, width in WIDTHS.items()},
+        "run": header.run[:RUN_DIGITS].ljust(RUN_DIGITS, "-"),
+        "kind": header.kind.ljust(5, "-"),
         "groups": json.dumps(groups),
     }
 
@@ -130,4 +171,9 @@ def message_bytes(message: State) -> dict[str, int]:
 @functools.lru_cache(maxsize=256)
 def _header_bytes(schema: tree.Schema) -> int:
     blank = schema.zeros()
-    return len(encode(blank, Header(0, 0, 0))) - tree.nbytes(blank)
+    return len(encode(blank, Header(0, 0, 0), empty=True)) - tree.nbytes(blank)
+
+
+def size_of(schema: tree.Schema) -> int:
+    """The bytes of an encoded message of this schema, also of one without tensors."""
+    return _header_bytes(schema) + tree.nbytes(schema.zeros("meta"))

@@ -75,8 +75,8 @@ have products that are large enough alone.
 
 def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Raise a UserError that says why a simulation would be refused, if it would be, without making it."""
-    task = _task(scene, torch.device("cpu"))
-    _refuse(scene, task, variants)
+    task = task_of(scene, torch.device("cpu"))
+    refuse(scene, task, variants)
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(module_of(scene))
     try_model(scene, task, model)
@@ -84,7 +84,7 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     check_augmentations(scene.augment, some if takes_tokens(scene.dataset) else some.to(scene.dtype))
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
-    for algorithm, _ in _fitted(scene.dataset, task, variants):
+    for algorithm, _ in fitted(scene.dataset, task, variants):
         algorithm.init_hub(model)
         algorithm.init_memory(model)
         algorithm.init_link(model)
@@ -92,8 +92,8 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
 
 def takes_steps(scene: Scene, variant: tuple[Algorithm, Solver]) -> bool:
     """Whether a method has clients train, or looks at how they would; else it is alike for all solvers."""
-    task = _task(scene, torch.device("cpu"))
-    ((algorithm, solver),) = _fitted(scene.dataset, task, [variant])
+    task = task_of(scene, torch.device("cpu"))
+    ((algorithm, solver),) = fitted(scene.dataset, task, [variant])
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(module_of(scene))
     graph = adjacency_of(scene, scene.seeds[0]) is not None
@@ -105,16 +105,16 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
 
     A replica is one seed of one variant. They are ordered by variant, then by seed.
     """
-    task = _task(scene, scene.device)
-    variants = _fitted(scene.dataset, task, variants)
+    task = task_of(scene, scene.device)
+    variants = fitted(scene.dataset, task, variants)
     replicas = _replicas(scene, len(variants))
     method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
     solver, solver_numbers = sweeping.merge_variants([s for _, s in variants], scene.dtype, scene.device)
-    _refuse(scene, task, variants)
+    refuse(scene, task, variants)
     if method.reshapes() and len(replicas) > 1:
         raise UserError(f"{method.label}: its states change their shapes: simulate one replica at a time")
     pool = _pool(scene)
-    initial = {seed: _initial(scene, task, seed) for seed in scene.seeds}
+    initial = {seed: initial_models(scene, task, seed) for seed in scene.seeds}
     world = World(
         task=task,
         pool=pool,
@@ -136,7 +136,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     return Simulation(world, method)
 
 
-def _fitted(
+def fitted(
     dataset: Dataset, task: Task, variants: Sequence[tuple[Algorithm, Solver]]
 ) -> list[tuple[Algorithm, Solver]]:
     """The variants, with methods that know what the data and the model look like."""
@@ -208,7 +208,8 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
     return "batched" if name == "auto" else name
 
 
-def _task(scene: Scene, device: torch.device) -> Task:
+def task_of(scene: Scene, device: torch.device) -> Task:
+    """The model of a scene as a pure function, with what is to be learned."""
     # Weights that are trained are thrown away here, and those that are not belong to no seed.
     with torch_seed(0, Purpose.FROZEN_WEIGHTS):
         module = module_of(scene)
@@ -232,12 +233,12 @@ def model_digest(scene: Scene, *, weights: bool) -> str:
         scene: The setting.
         weights: Whether models come with weights, and are not drawn.
     """
-    task = _task(scene, torch.device("cpu"))
+    task = task_of(scene, torch.device("cpu"))
     started = tree.flatten(task.weights_of(module_of(scene))) if weights else {}
     return digest_of({**tree.flatten({"frozen": task.frozen}), **started}, task.form)
 
 
-def _initial(scene: Scene, task: Task, seed: int) -> State:
+def initial_models(scene: Scene, task: Task, seed: int) -> State:
     """The initial models of a seed, stacked: one for all clients, or one each."""
     models = []
     for client in range(scene.population if scene.init == "different" else 1):
@@ -283,7 +284,7 @@ def _fewest_messages(scene: Scene) -> int:
     )
 
 
-def _refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
+def refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     """Raise a UserError that says why a method cannot work here, before anything is computed."""
     graph = _replicas(scene, 1)[0].adjacency is not None
     if not graph and scene.network != Network():

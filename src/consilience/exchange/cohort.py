@@ -111,6 +111,16 @@ class Job(NamedTuple):
     """The rows that it keeps back for evaluation."""
     host: int | None = None
     """The client whom a reply is for; None where the work is no reply."""
+    secret: int | None = None
+    """What keys the client's own draws (order of training, noise) where nobody else may know them.
+
+    A simulated client has none: the seed takes its place.
+    """
+
+    @property
+    def source(self) -> int:
+        """What the client's own draws are keyed by."""
+        return self.seed if self.secret is None else self.secret
 
     def rows(self, which: Rows) -> IntArray:
         """The rows of the data to visit."""
@@ -156,15 +166,16 @@ class Cohort:
     @cached_property
     def done(self) -> IntArray:
         """[jobs] how many epochs (or steps) each job's local training has."""
-        done = [self.work.done(job.seed, self.round, job.client) for job in self.jobs]
+        done = [self.work.done(job.source, self.round, job.client) for job in self.jobs]
         return np.array(done, dtype=np.int64)
 
     def keys(self) -> tuple[IntArray, IntArray]:
         """Sources of randomness in this round, [jobs] int64: a job's own, and what a seed's jobs share."""
-        seeds, clients = [job.seed for job in self.jobs], [job.client for job in self.jobs]
+        clients = [job.client for job in self.jobs]
         hosts = [job.host for job in self.jobs if job.host is not None]
         names = (clients, hosts) if hosts else (clients,)
-        own = stream_keys(seeds, Purpose.MESSAGE, self.round, *names)
+        own = stream_keys([job.source for job in self.jobs], Purpose.MESSAGE, self.round, *names)
+        seeds = [job.seed for job in self.jobs]
         return own, stream_keys(seeds, Purpose.COMMON, self.round, *[0] * len(names))
 
     def plan(self, rows: Rows, epoch: int | None = None) -> Plan:
@@ -185,7 +196,7 @@ class Cohort:
     def _make_plan(self, rows: Rows, epoch: int | None) -> Plan:
         if rows == "test":
             return common_plan(self.test, len(self.jobs), TEST_ROWS, self.device)
-        visits = [Visit(job.seed, self.round, job.client, job.rows(rows)) for job in self.jobs]
+        visits = [Visit(job.source, self.round, job.client, job.rows(rows)) for job in self.jobs]
         size = self.population.width(rows, self.work)
         if rows == "train":
             if self.work.steps is not None:

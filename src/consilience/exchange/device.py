@@ -114,6 +114,7 @@ def device_client(
     holdout: IntArray | None = None,
     peer: bool = False,
     host: int | None = None,
+    secret: int | None = None,
 ) -> Client:
     """The client that a device is in a round.
 
@@ -128,10 +129,11 @@ def device_client(
         holdout: Rows of the pool that are kept back for evaluation; the others are trained on.
         peer: Whether it is a node of a graph.
         host: In an exchange of replies, the neighbour whom it answers.
+        secret: What keys its own draws, so that nobody who knows the seed can undo them; by default the seed.
     """
     kept_back = np.zeros(0, dtype=np.int64) if holdout is None else holdout
     rows = np.setdiff1d(np.arange(len(pool.targets), dtype=np.int64), kept_back)
-    job = Job(0, seed, number, rows, kept_back, host)
+    job = Job(0, seed, number, rows, kept_back, host, secret)
     cohort = Cohort((job,), round_number, work, pool.targets.device, np.zeros(0, dtype=np.int64))
     facts = {
         group: {name: value[0] for name, value in params.items()}

@@ -57,3 +57,8 @@ def _rows_are_finite(rows: Tensor) -> Tensor:
         return rows.isfinite().all(1)
     least, most = rows.aminmax(dim=1)
     return least.isfinite() & most.isfinite()
+
+
+def sound(*states: State) -> bool:
+    """Whether all numbers of some states are finite."""
+    return all(_is_finite(value) for state in states for value in tree.flatten(state).values())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from consilience import tree, wire
 from consilience.types import State
@@ -21,6 +23,11 @@ class Traffic:
     down: Counter[str] = field(default_factory=Counter)
     messages: int = 0
     """How many messages clients sent: to a server, or over an edge of a graph."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Traffic:
+        """The count that was written as plain values (`dataclasses.asdict`)."""
+        return cls(Counter(values["up"]), Counter(values["down"]), int(values["messages"]))
 
     def add(self, other: Traffic) -> None:
         """Add the bytes and messages of another count to this one."""

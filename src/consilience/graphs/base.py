@@ -11,6 +11,7 @@ import numpy as np
 from consilience.errors import UserError
 from consilience.graphs import lazily as nx
 from consilience.sweeping import Sweepable
+from consilience.types import Booleans
 
 Adjacency = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 """[nodes, nodes] who (rows) hears whom (columns)."""
@@ -59,6 +60,24 @@ def metropolis(adjacency: Adjacency) -> Weights:
     weights: Weights = adjacency / (1.0 + np.maximum.outer(degrees, degrees))
     np.fill_diagonal(weights, 1 - weights.sum(1))
     return weights
+
+
+def mixing_of(links: Booleans, heard: Booleans, speaks: Booleans) -> Weights:
+    """[receivers, senders] Metropolis-Hastings weights; those of unheard neighbours are the node's own.
+
+    Args:
+        links: [receivers, senders] the neighbours.
+        heard: The same, who was heard, a node itself among them.
+        speaks: [nodes] who has data; the others count for no degree.
+
+    A node that has nothing to say itself follows all whom it hears alike.
+    """
+    own = np.eye(len(links), dtype=np.bool_)
+    others = np.where(heard & ~own, metropolis(links & speaks[:, None] & speaks), 0.0)
+    mixing = others + own * (1 - others.sum(-1, keepdims=True))
+    alike = heard / np.maximum(heard.sum(-1, keepdims=True), 1)
+    chosen: Weights = np.where(heard.diagonal()[:, None], mixing, alike)
+    return chosen
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from consilience import tree
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.told import Told
 from consilience.engine.world import World
-from consilience.graphs.base import metropolis
+from consilience.graphs.base import mixing_of
 from consilience.transfer import to_device
 from consilience.types import Booleans, Floats, State
 
@@ -101,29 +101,11 @@ def listen(
         messages=messages if sound.all() else blanked(messages, to_device(sound, world.device)),
         who=heard,
         samples=sizes,
-        mixing=np.stack([_mixing(*given) for given in zip(links, heard, world.sizes() > 0, strict=True)]),
+        mixing=np.stack([mixing_of(*given) for given in zip(links, heard, world.sizes() > 0, strict=True)]),
         sent=counts[0],
         received=counts[1],
         mailbox=mailbox,
     )
-
-
-def _mixing(links: Booleans, heard: Booleans, speaks: Booleans) -> Floats:
-    """[receivers, senders] Metropolis-Hastings weights; those of unheard neighbours are the node's own.
-
-    Args:
-        links: [receivers, senders] the neighbours.
-        heard: The same, who was heard, a node itself among them.
-        speaks: [nodes] who has data; the others count for no degree.
-
-    A node that has nothing to say itself follows all whom it hears alike.
-    """
-    own = np.eye(len(links), dtype=np.bool_)
-    others = np.where(heard & ~own, metropolis(links & speaks[:, None] & speaks), 0.0)
-    mixing = others + own * (1 - others.sum(-1, keepdims=True))
-    alike = heard / np.maximum(heard.sum(-1, keepdims=True), 1)
-    chosen: Floats = np.where(heard.diagonal()[:, None], mixing, alike)
-    return chosen
 
 
 def blanked(messages: State, present: Tensor) -> State:

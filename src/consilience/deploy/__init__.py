@@ -1,0 +1,1 @@
+"""Real federations: the same methods, with messages that leave the process."""
