@@ -85,7 +85,7 @@ class Killed(BaseException):
 
 
 BRIEF: dict[str, Any] = {**CHANGES, "local": {"steps": 1, "batch_size": 4}, "seeds": [0]}
-WRITES = range(5, 18)
+WRITES = range(5, 16)
 """Those of the run that goes on; four come before, of the one that is complete."""
 
 
@@ -131,10 +131,9 @@ def test_what_cannot_be(tmp_path: Path, configure: Callable[..., Config], blobs:
         cs.resume(result, rounds=1, data=blobs)
     with pytest.raises(UserError, match="this run wrote no files"):
         cs.resume(experiment.run(configure(rounds=1)), rounds=2)
-    shutil.rmtree(tmp_path / "run" / "states")  # as in a folder of an earlier version
-    with pytest.raises(UserError, match="is missing, so this run cannot be given more rounds"):
+    shutil.rmtree(tmp_path / "run" / "states")
+    with pytest.raises(UserError, match="is missing, so this run cannot go on"):
         cs.resume(result, rounds=4, data=blobs)
-    assert cs.resume(result, data=blobs).digest == result.digest
     assert (_rounds([]), _rounds(["rounds=200"])) == (None, 200)
     for wrong in ("rounds=-1", "rounds", "solver.lr=0.1"):
         with pytest.raises(UserError, match="takes no other change than"):

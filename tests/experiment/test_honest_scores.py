@@ -107,15 +107,19 @@ def test_a_client_too_small_to_hold_out_is_left_out(configure: Callable[..., Con
 @pytest.mark.parametrize("executor", ["batched", "sequential"])
 def test_a_diverged_run_says_so(executor: str, tmp_path: Path, configure: Callable[..., Config]):
     solver = {"name": "sgd", "lr": [0.1, 1e30]}
-    config = configure(solver=solver, executor=executor)
+    config = configure(solver=solver, executor=executor, partition={"name": "iid", "holdout": 0.2})
     result = experiment.run(config, folder=RunFolder(tmp_path))
     sane, wild = result.summaries
     assert (sane.diverged, wild.diverged) == (0, 1)
-    good, bad = (line for line in shown(result).splitlines() if line.startswith("fedavg lr"))
+    good, bad, _, _ = (line for line in shown(result).splitlines() if line.startswith("fedavg lr"))
     assert "diverged" in bad
     assert "diverged" not in good
     methods = json.loads((tmp_path / "summary.json").read_text())["methods"]
     assert [method["diverged"] for method in methods] == [0, 1]
+    # What is left is the model before uploads went wrong, whose score is none of the method's.
+    assert result.records[-1]["test_accuracy"] is not None
+    assert (wild.final_mean, wild.scores["loss"]["mean"], wild.clients) == (None, None, {})
+    assert methods[1]["final_accuracy"] == {"mean": None, "std": None}
 
 
 def auc(outputs: torch.Tensor, targets: torch.Tensor) -> float:

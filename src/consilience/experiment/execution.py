@@ -6,8 +6,8 @@ import hashlib
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ from consilience.experiment.records import (
     metrics_line,
     models_digest,
     of_longer_run,
+    rounds_of,
 )
 from consilience.experiment.result import Listener, Result
 from consilience.experiment.stopping import (
@@ -142,6 +143,8 @@ class _Run:
         if self.folder:
             self.folder.settle(PARTITIONS, manifests(self.arms), resumed=checkpoint is not None)
         self.listener.start(self.arms)
+        for arm, lines in rounds_of(self.records, self.arms):
+            self.listener.resumed(arm, lines)
         try:
             for number in range(first, len(self.arms)):
                 state = checkpoint.state if checkpoint and number == first else {}
@@ -169,18 +172,14 @@ class _Run:
         self._remember(self.records)
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
-            self.models[arm.name] = tree.unflatten(self.folder.load_models(arm.name), ("params", "buffers"))
+            with _begun(arm, self.folder.load_state(arm.name, self.config.rounds)) as (simulation, stopped):
+                self.models[arm.name] = final_models(simulation, stopped)
         return checkpoint
 
     def _run_arm(self, number: int, state: dict[str, torch.Tensor]) -> None:
         arm = self.arms[number]
         config = arm.config
-        simulation = simulate(arm.scene, arm.variants)
-        stopped: dict[int, Stopped] = {}
-        with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
-            if state:
-                rest, stopped = taken_apart(tree.unflatten(state), simulation.world.device)
-                simulation.restore(rest)
+        with _begun(arm, state) as (simulation, stopped):
             if simulation.round == 0 and simulation.algorithm.setup():
                 self.listener.setting_up(arm)
             # A GPU works on a round while the host looks at the one before, unless that may be the last one.
@@ -205,8 +204,6 @@ class _Run:
                 save_weights(self.folder.path, arm, simulation.world.task, every_model(simulation, stopped))
                 whole = tree.flatten({**simulation.snapshot(), **kept_of(stopped)})
                 self.folder.save_state(arm.name, self.config.rounds, whole)
-        if self.folder:
-            self.folder.save_models(arm.name, tree.flatten(self.models[arm.name]))
         self._checkpoint(number + 1, {})
 
     def _note(self, arm: Arm, simulation: Simulation, pending: Pending, stopped: dict[int, Stopped]) -> None:
@@ -270,7 +267,8 @@ class _Run:
         problem = self.arms[0].scene.task_problem  # all arms have one metric
         metric = problem.metric
         targets, goals = self._aims(problem)
-        summaries = summarise(self.records, targets, metric, goals=goals, clients=self.clients)
+        others = problem.all_metrics[1:]
+        summaries = summarise(self.records, targets, metric, others=others, goals=goals, clients=self.clients)
         digest = digest_of(self.records, self.clients, self.models)
         if self.folder:
             from consilience.experiment.drawing import draw  # matplotlib is slow to import
@@ -307,3 +305,15 @@ class _Run:
         own = [one.metric for one in self.arms[0].scene.metrics]
         asked = [one for one in problem.all_metrics[1:] if one.name in named]
         return targets, {one: tuple(named.get(one.name, ())) for one in (*own, *asked)}
+
+
+@contextmanager
+def _begun(arm: Arm, state: dict[str, torch.Tensor]) -> Iterator[tuple[Simulation, dict[int, Stopped]]]:
+    """An arm's simulation in some state (where there is none, at its beginning), and who has stopped."""
+    simulation = simulate(arm.scene, arm.variants)
+    stopped: dict[int, Stopped] = {}
+    with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
+        if state:
+            rest, stopped = taken_apart(tree.unflatten(state), simulation.world.device)
+            simulation.restore(rest)
+        yield simulation, stopped

@@ -122,7 +122,17 @@ def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, in
         header = {"format": "pt", HEADER: json.dumps(dataclasses.asdict(origin))}
         path = _path(run, arm.setting, method, seed, client)
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, safetensors.torch.save(tensors, header))
+        atomic_write(path, _in_order(safetensors.torch.save(tensors, header)))
+
+
+def _in_order(data: bytes) -> bytes:
+    """The bytes with the header's own entries sorted: safetensors writes them in random order."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    metadata = dict(sorted(header.pop("__metadata__").items()))
+    text = json.dumps({"__metadata__": metadata, **header}, separators=(",", ":")).encode()
+    padded = text.ljust(-(-len(text) // 8) * 8)  # tensors begin where a number of eight bytes could
+    return len(padded).to_bytes(8, "little") + padded + data[8 + length :]
 
 
 def _common(arm: Arm) -> dict[str, Any]:
