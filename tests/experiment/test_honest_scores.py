@@ -199,8 +199,10 @@ def test_a_function_from_python_and_executors_agree(configure: Callable[..., Con
         ({"metrics": ["no_such_package:thing"]}, "cannot import no_such_package"),
         ({"metrics": ["math:thing"]}, "metric math:thing: unknown name"),
         ({"metrics": ["f1_macro", "f1_macro"]}, "f1_macro is already a score of this run"),
-        ({"metrics": [3]}, "expected a name or a function, not a int"),
+        ({"metrics": [3]}, "expected a name or a function, not an int"),
         ({"metrics": [lambda outputs, targets: 0.0]}, "give it a label"),
+        ({"metrics": [lambda outputs: 0.0]}, "too many positional arguments"),
+        ({"metrics": ["accuracy"]}, "accuracy is a score of the problem itself"),
         ({"targets": {"f1_macro": [0.5]}}, "score among targets"),
         ({"targets": {"accuracy": [90]}}, "write 0.9 for 90 %"),
     ],
@@ -221,6 +223,9 @@ def test_scores_of_classes_are_refused_elsewhere(configure: Callable[..., Config
 
 
 def test_a_mistake_in_a_function_is_one_line(package: str, configure: Callable[..., Config]):
+    misspelt = {"name": f"{package}:auc", "labl": 1}
+    with pytest.raises(UserError, match=r"unknown option of metric auc 'labl'; .*\(known: label\)"):
+        experiment.plan(configure(metrics=[misspelt]))
     with pytest.raises(UserError, match=r"metric broken of 30 rows: AttributeError: .*nonsense"):
         experiment.run(configure(metrics=[f"{package}:broken"]))
 

@@ -267,7 +267,7 @@ class _Run:
         problem = self.arms[0].scene.task_problem  # all arms have one metric
         metric = problem.metric
         targets, goals = self._aims(problem)
-        others = problem.all_metrics[1:]
+        others = problem.named_scores()[1:]
         summaries = summarise(self.records, targets, metric, others=others, goals=goals, clients=self.clients)
         digest = digest_of(self.records, self.clients, self.models)
         if self.folder:
@@ -303,7 +303,7 @@ class _Run:
         named = given if isinstance(given, dict) else {problem.metric.name: given or []}
         targets = problem.targets if given is None else tuple(named.get(problem.metric.name, ()))
         own = [one.metric for one in self.arms[0].scene.metrics]
-        asked = [one for one in problem.all_metrics[1:] if one.name in named]
+        asked = [one for one in problem.named_scores()[1:] if one.name in named]
         return targets, {one: tuple(named.get(one.name, ())) for one in (*own, *asked)}
 
 
