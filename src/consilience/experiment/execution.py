@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,6 +33,7 @@ from consilience.experiment.planning import Arm, plan, roundings
 from consilience.experiment.progress import NotebookDisplay, in_notebook
 from consilience.experiment.records import (
     client_line,
+    config_digest,
     digest_of,
     environment_of,
     manifests,
@@ -132,9 +131,7 @@ class _Run:
         """The records by setting, method and seed."""
         self.clients: list[dict[str, Any]] = []
         self.models: dict[str, State] = {}
-        fixed = {key: value for key, value in config.written().items() if key != "rounds"}
-        written = json.dumps(fixed, sort_keys=True)
-        self.config_digest = hashlib.sha256(written.encode()).hexdigest()
+        self.config_digest = config_digest(config)
         self.model_digest = models_digest(arms) if folder else ""
 
     def execute(self) -> Result:
@@ -172,7 +169,7 @@ class _Run:
         self._remember(self.records)
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
-            with _begun(arm, self.folder.load_state(arm.name, self.config.rounds)) as (simulation, stopped):
+            with _begun(arm, self.folder.load_state(arm.name, self.config.length)) as (simulation, stopped):
                 self.models[arm.name] = final_models(simulation, stopped)
         return checkpoint
 
@@ -203,7 +200,7 @@ class _Run:
             if self.folder:
                 save_weights(self.folder.path, arm, simulation.world.task, every_model(simulation, stopped))
                 whole = tree.flatten({**simulation.snapshot(), **kept_of(stopped)})
-                self.folder.save_state(arm.name, self.config.rounds, whole)
+                self.folder.save_state(arm.name, self.config.length, whole)
         self._checkpoint(number + 1, {})
 
     def _note(self, arm: Arm, simulation: Simulation, pending: Pending, stopped: dict[int, Stopped]) -> None:
@@ -251,7 +248,7 @@ class _Run:
                     state,
                     self.config_digest,
                     self.model_digest,
-                    self.config.rounds,
+                    self.config.length,
                     self.base,
                 )
             )
@@ -261,7 +258,7 @@ class _Run:
             self.records = of_longer_run(self.records, self.arms)
             self.folder.replace_lines(METRICS, self.records)
         if self.folder:
-            self.folder.forget_states(self.config.rounds)
+            self.folder.forget_states(self.config.length)
         if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):
             LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
         problem = self.arms[0].scene.task_problem  # all arms have one metric

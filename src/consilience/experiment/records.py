@@ -45,6 +45,14 @@ def models_digest(arms: list[Arm]) -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
 
+def config_digest(config: Config) -> str:
+    """A digest of a configuration but for numbers of rounds: a run may be given more."""
+    written = config.written()
+    sections = [written | {"compare": None}, *written["compare"]]
+    fixed = [{key: value for key, value in section.items() if key != "rounds"} for section in sections]
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
 def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
     """One line of the metrics."""
     label, seed = arm.who(record.replica)
