@@ -255,7 +255,9 @@ def find_weights(
         raise UserError(f"clients of {place.parent.name} have no models of their own: leave client out")
     known = f"{there[0]} to {there[-1]}" if len(there) == there[-1] - there[0] + 1 else str(there)
     if client is None:
-        raise UserError(f"every client of {place.parent.name} has a model of its own: choose client={known}")
+        raise UserError(
+            f"every client of {place.parent.name} has a model of its own: choose a client, {known}"
+        )
     raise UserError(f"there is no model of client {client}; there are those of {known}")
 
 
@@ -263,7 +265,7 @@ def _chosen(kind: str, folder: Path, name: str | None) -> Path:
     """The folder of a setting or method; the only one where no name is given."""
     there = {unquote(one.name): one for one in sorted(folder.iterdir())}
     if name is None and len(there) > 1:
-        raise UserError(f"there are several {kind}s: choose {kind}= one of {', '.join(map(repr, there))}")
+        raise UserError(f"there are several {kind}s: choose one of {', '.join(map(repr, there))}")
     if name is None:
         return next(iter(there.values()))
     if name not in there:
