@@ -202,7 +202,10 @@ def test_a_function_from_python_and_executors_agree(configure: Callable[..., Con
         ({"metrics": [3]}, "expected a name or a function, not an int"),
         ({"metrics": [lambda outputs, targets: 0.0]}, "give it a label"),
         ({"metrics": [lambda outputs: 0.0]}, "too many positional arguments"),
-        ({"metrics": ["accuracy"]}, "accuracy is a score of the problem itself"),
+        (
+            {"metrics": ["accuracy"]},
+            r"accuracy is a score that problems have by themselves \(classification\)",
+        ),
         ({"targets": {"f1_macro": [0.5]}}, "score among targets"),
         ({"targets": {"accuracy": [90]}}, "write 0.9 for 90 %"),
     ],

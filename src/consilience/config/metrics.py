@@ -65,8 +65,16 @@ def _named(options: dict[str, Any]) -> MetricChoice:
         raise UserError("metrics: a name is missing, e.g. {name: f1_macro}")
     if not is_reference(name):
         if name not in METRICS:
-            if name in {one.name for problem in PROBLEMS.values() for one in problem.named_scores()}:
-                raise UserError(f"metrics: {name} is a score of the problem itself, and there without this")
+            owners = [
+                problem.name
+                for problem in PROBLEMS.values()
+                if name in (one.name for one in problem.named_scores())
+            ]
+            if owners:
+                raise UserError(
+                    f"metrics: {name} is a score that problems have by themselves ({', '.join(owners)}); "
+                    f"others can be added: {', '.join(sorted(METRICS))}"
+                )
             raise unknown("metric", name, METRICS)
         part = read_part("metric", METRICS, options)
         return MetricChoice(write_part(part), lambda *_: part)
