@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+"""The kinds of parameters that cannot be given by name."""
 
 
 class UserError(ValueError):
     """Bad input. The command line prints the message alone and exits with code 2."""
+
+
+def kind_of(value: object) -> str:
+    """What a value is, with its article.
+
+    >>> kind_of(3), kind_of("3")
+    ('an int', 'a str')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], meant: str | None = None) -> UserError:
@@ -29,3 +43,28 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
     ends = {one.rpartition(".")[2]: one for one in known}
     near = difflib.get_close_matches(name.rpartition(".")[2], ends, n=1, cutoff=0.5)
     return ends[near[0]] if near else None
+
+
+def check_options(what: str, function: Callable[..., object], places: int, options: Iterable[str]) -> None:
+    """Refuse options that a function does not have, and a function that takes something else.
+
+    Args:
+        what: The function, in an error.
+        function: What will be called.
+        places: How many arguments it is given by their places.
+        options: The names of the others.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of something that is not written in Python
+        return
+    named = [one for one in list(signature.parameters.values())[places:] if one.kind not in POSITIONAL]
+    if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in named):
+        known = [one.name for one in named]
+        for option in options:
+            if option not in known:
+                raise unknown(f"option of {what}", option, known)
+    try:
+        signature.bind(*[None] * places, **dict.fromkeys(options))
+    except TypeError as error:
+        raise UserError(f"{what}: {error}") from None

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, kind_of, unknown
 
 GROUP = "consilience.plugins"
 """The group of entry points by which packages announce parts."""
@@ -212,7 +212,7 @@ def called(plugin: EntryPoint) -> str:
 
 
 def _described(found: object) -> str:
-    return found.__qualname__ if isinstance(found, type) else f"a {type(found).__name__}"
+    return found.__qualname__ if isinstance(found, type) else kind_of(found)
 
 
 def _public(module: ModuleType) -> list[str]:

@@ -11,7 +11,8 @@ import torch
 from consilience.cli.display import PlainDisplay, show_result
 from consilience.config.config import read_config
 from consilience.data.dataset import Dataset
-from consilience.experiment import Result, plan
+from consilience.experiment import Arm, Result, plan, run
+from consilience.experiment.folder import RunFolder
 from consilience.problems import Regression
 from consilience.report.summary import summarise
 
@@ -67,13 +68,53 @@ def test_what_was_sent_is_that_of_the_method_shown(capsys: pytest.CaptureFixture
         for number in (1, 2):
             lines = [{**line, "seed": seed, "round": number} for seed in (0, 1)]
             display.round(arm, [{**one, "bytes_up": sent * 100, "bytes_down": sent * 50} for one in lines])
+    assert sent_of(capsys) == ["150 B", "300 B", "0 B", "0 B"]
+
+
+def test_what_was_sent_before_an_interrupt_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    inputs, targets = torch.zeros(9, 5), torch.arange(9) % 3
+    values = {"data": Dataset.from_arrays("own", inputs, targets, inputs, targets), "partition": "iid"}
+    config = read_config({**values, "clients": 3, "rounds": 4, "seeds": [0, 1], "checkpoint": {"every": 2}})
+    run(config, folder=RunFolder(tmp_path / "whole"), listener=PlainDisplay())
+    whole = sent_of(capsys)
+    with monkeypatch.context() as patch:
+        patch.setattr(PlainDisplay, "round", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, folder=RunFolder(tmp_path / "run"), listener=PlainDisplay())
+    run(config, folder=RunFolder(tmp_path / "run"), existing="resume", listener=PlainDisplay())
+    assert len(set(whole)) == 4
+    assert sent_of(capsys) == whole[2:]
+
+
+def interrupt(_: PlainDisplay, arm: Arm, lines: list[dict[str, Any]]) -> None:
+    """Stands for Ctrl-C in the third round."""
+    if lines[0]["round"] == 3:
+        raise KeyboardInterrupt
+
+
+def sent_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What was sent, by the lines about rounds."""
     told = capsys.readouterr().out.splitlines()
-    assert [text.partition(" sent")[0].rpartition("  ")[2] for text in told] == [
-        "150 B",
-        "300 B",
-        "0 B",
-        "0 B",
-    ]
+    return [text.partition(" sent")[0].rpartition("  ")[2] for text in told if " sent" in text]
+
+
+def test_many_who_were_dropped_are_counted(capsys: pytest.CaptureFixture[str]):
+    inputs, targets = torch.zeros(9, 5), torch.arange(9) % 3
+    data = Dataset.from_arrays("own", inputs, targets, inputs, targets)
+    (arm,) = plan(read_config({"data": data, "method": {"name": "fedprox", "mu": [0.1, 1]}, "clients": 5}))
+    display = PlainDisplay()
+    display.start([arm])
+    line = {"bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "samples": 0, "round": 1, "seed": 0}
+    lost = [f"client {number} (upload rejected)" for number in range(5)]
+    lines = [{**line, "method": f"fedprox mu={mu}", "dropped": lost, "train_loss": 7e30} for mu in (0.1, 1)]
+    display.round(arm, lines)
+    said = capsys.readouterr().out
+    assert "dropped fedprox mu=0.1, seed 0: client 0 (upload rejected)" in said
+    assert "and 7 more" in said
+    assert "loss 7e+30" in said
+    assert "samples/s" not in said  # nobody took a step
 
 
 def test_the_end_is_told_by_the_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

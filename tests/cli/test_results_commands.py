@@ -17,7 +17,7 @@ def test_a_model_is_exported_beside_its_weights(
     command: Callable[..., Any], tiny: Path, out: Path, refused: Callable[..., None]
 ):
     assert command("run", tiny, "method=[fedavg, swa]", "rounds=1").code == 0
-    refused(command("export", out / "tiny", "--format", "torch"), "there are several methods: choose method=")
+    refused(command("export", out / "tiny", "--format", "torch"), "there are several methods: choose one of ")
     answer = command("export", out / "tiny", "--format", "torch", "--method", "swa")
     path = out / "tiny" / "weights" / "star" / "swa" / "seed-0" / "model.pt2"
     assert (answer.code, answer.out, answer.err) == (0, f"{path}\n", "")

@@ -93,8 +93,8 @@ def test_constructors_of_this_library_can_be_named(place: Path):
 REFUSED = [
     ("'hospitals_of_a_tst:load'", "No module named 'hospitals_of_a_tst'"),
     ("'hospitals_of_a_test:laod'", "unknown name in hospitals_of_a_test 'laod'; did you mean 'load'?"),
-    ("{name: 'hospitals_of_a_test:load', rowz: 3}", "got an unexpected keyword argument 'rowz'"),
-    ("'hospitals_of_a_test:wrong'", "gives a int, not a Dataset or arrays by client"),
+    ("{name: 'hospitals_of_a_test:load', rowz: 3}", "hospitals_of_a_test:load 'rowz'; did you mean 'rows'?"),
+    ("'hospitals_of_a_test:wrong'", "gives an int, not a Dataset or arrays by client"),
 ]
 
 

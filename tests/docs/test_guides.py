@@ -134,3 +134,17 @@ def definitions(page: str) -> str:
     whole = ast.parse("\n".join(blocks(page, "python")))
     kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
     return "\n".join(ast.unparse(node) for node in whole.body if isinstance(node, kept))
+
+
+def test_a_study_in_parts_is_the_study(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for block in blocks("how-to-machines.md", "python"):
+        exec(compile(block, "how-to-machines.md", "exec"), names)
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    whole = cs.run(["fedavg", "hwa"], seeds=[0, 1], **names["settings"])
+    for (method, mean, *_, seeds, _), row in zip(said, whole.summaries, strict=True):
+        assert (method, int(seeds)) == (row.method, 2)
+        assert float(mean) == pytest.approx(
+            row.final_mean, abs=0.01
+        )  # rounding may turn single rows of 1,000

@@ -111,7 +111,11 @@ def harvest() -> Callable[[Path], dict[str, Any]]:
         return {
             "digest": json.loads((path / "summary.json").read_text())["digest"],
             "names": sorted(str(p.relative_to(path)) for p in path.rglob("*")),
-            **{p.name: p.read_bytes() for p in sorted((path / "models").iterdir())},
+            **{
+                str(file.relative_to(path)): file.read_bytes()
+                for kind in ("states", "weights")
+                for file in sorted((path / kind).rglob("*.safetensors"))
+            },
             **{name: _timeless(_lines(path / name)) for name in (METRICS, CLIENTS)},
         }
 

@@ -37,8 +37,9 @@ CHANGES: dict[str, Any] = {
         {"topology": "ring", "method": ["dechetero", "local"]},
         {"stop_when": {"accuracy": 0.97}, "solver": {"name": "sgd", "lr": [0.01, 0.3]}},
         {"method": {"name": "fedma", "max_growth": 3}, "seeds": [0]},
+        {"compare": [{"topology": "ring", "method": "dechetero"}, {"label": "plain", "method": "fedavg"}]},
     ],
-    ids=["star", "graph", "stopping", "growing"],
+    ids=["star", "graph", "stopping", "growing", "comparison"],
 )
 def test_an_extended_run_is_a_longer_run(
     more: dict[str, Any],
@@ -85,7 +86,7 @@ class Killed(BaseException):
 
 
 BRIEF: dict[str, Any] = {**CHANGES, "local": {"steps": 1, "batch_size": 4}, "seeds": [0]}
-WRITES = range(5, 18)
+WRITES = range(5, 16)
 """Those of the run that goes on; four come before, of the one that is complete."""
 
 
@@ -131,10 +132,14 @@ def test_what_cannot_be(tmp_path: Path, configure: Callable[..., Config], blobs:
         cs.resume(result, rounds=1, data=blobs)
     with pytest.raises(UserError, match="this run wrote no files"):
         cs.resume(experiment.run(configure(rounds=1)), rounds=2)
-    shutil.rmtree(tmp_path / "run" / "states")  # as in a folder of an earlier version
-    with pytest.raises(UserError, match="is missing, so this run cannot be given more rounds"):
+    unlike = configure(compare=[{"rounds": 1}, {"rounds": 2, "label": "longer"}])
+    compared = experiment.run(unlike, folder=RunFolder(tmp_path / "compared"))
+    with pytest.raises(UserError, match="have 1 and 2 rounds: it is not clear which to give more"):
+        cs.resume(compared, rounds=3, data=blobs)
+    assert cs.resume(compared, data=blobs).digest == compared.digest
+    shutil.rmtree(tmp_path / "run" / "states")
+    with pytest.raises(UserError, match="is missing, so this run cannot go on"):
         cs.resume(result, rounds=4, data=blobs)
-    assert cs.resume(result, data=blobs).digest == result.digest
     assert (_rounds([]), _rounds(["rounds=200"])) == (None, 200)
     for wrong in ("rounds=-1", "rounds", "solver.lr=0.1"):
         with pytest.raises(UserError, match="takes no other change than"):

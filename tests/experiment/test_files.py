@@ -44,7 +44,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
     _, result = written
     assert result.path is not None
     files = {str(path.relative_to(result.path)) for path in result.path.rglob("*") if path.is_file()}
-    assert {file for file in files if not file.startswith((".", "models/", "states/", "weights/"))} == {
+    assert {file for file in files if not file.startswith((".", "states/", "weights/"))} == {
         "config.yaml",
         "metrics.jsonl",
         "clients.jsonl",
@@ -54,7 +54,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
         "checkpoint.safetensors",
         "partitions.json",
     }
-    for folder, count in (("models/", 2), ("states/", 2), ("weights/", 6)):
+    for folder, count in (("states/", 2), ("weights/", 6)):
         assert sum(file.startswith(folder) for file in files) == count
 
 

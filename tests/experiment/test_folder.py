@@ -88,9 +88,9 @@ def test_the_same_state_is_the_same_file(folder: RunFolder):
     files = set()
     for _ in range(16):
         folder.save_checkpoint(Checkpoint(1, 20, 30, STATE))
-        folder.save_models("a", STATE)
+        folder.save_state("a", 3, STATE)
         files.add(
-            (folder.path / CHECKPOINT).read_bytes() + (folder.path / "models/a.safetensors").read_bytes()
+            (folder.path / CHECKPOINT).read_bytes() + (folder.path / "states/a@3.safetensors").read_bytes()
         )
     assert len(files) == 1
 
@@ -168,9 +168,9 @@ def test_missing_lines_are_noticed(folder: RunFolder):
         folder.truncate(METRICS, 1)
 
 
-def test_models_come_back(folder: RunFolder):
-    folder.save_models("star hwa mu=0.1", STATE)
-    assert torch.equal(folder.load_models("star hwa mu=0.1")["params/w"], STATE["params/w"])
+def test_states_come_back(folder: RunFolder):
+    folder.save_state("star hwa mu=0.1", 3, STATE)
+    assert torch.equal(folder.load_state("star hwa mu=0.1", 3)["params/w"], STATE["params/w"])
 
 
 @pytest.mark.parametrize(
@@ -178,18 +178,18 @@ def test_models_come_back(folder: RunFolder):
     [("a b", "a_b"), ("dechw*", "dechw_"), ("x/y", "x:y")],
     ids=["space", "star", "slash"],
 )
-def test_models_of_different_labels_are_kept_apart(first: str, second: str, folder: RunFolder):
-    folder.save_models(first, {"w": torch.zeros(1)})
-    folder.save_models(second, {"w": torch.ones(1)})
-    assert [folder.load_models(label)["w"].item() for label in (first, second)] == [0, 1]
+def test_states_of_different_labels_are_kept_apart(first: str, second: str, folder: RunFolder):
+    folder.save_state(first, 3, {"w": torch.zeros(1)})
+    folder.save_state(second, 3, {"w": torch.ones(1)})
+    assert [folder.load_state(label, 3)["w"].item() for label in (first, second)] == [0, 1]
 
 
-def test_damaged_models_are_noticed(folder: RunFolder):
-    folder.save_models("a", STATE)
-    (path,) = (folder.path / "models").iterdir()
+def test_damaged_states_are_noticed(folder: RunFolder):
+    folder.save_state("a", 3, STATE)
+    (path,) = (folder.path / "states").iterdir()
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"safetensors is damaged"):
-        folder.load_models("a")
+        folder.load_state("a", 3)
 
 
 def test_an_existing_run_is_refused(folder: RunFolder):
@@ -217,7 +217,7 @@ def test_a_run_is_resumed_with_its_own_configuration_only(
 def test_overwriting_spares_what_is_not_ours(folder: RunFolder):
     folder.save_checkpoint(Checkpoint(1, 2, 3, STATE))
     folder.append(METRICS, [{"a": 1}])
-    folder.save_models("a", STATE)
+    folder.save_state("a", 3, STATE)
     (folder.path / "notes.txt").write_text("mine")
     folder.prepare({"name": "run", "rounds": 8}, "overwrite")
     assert content(folder.path) == {CONFIG: b"name: run\nrounds: 8\n", "notes.txt": b"mine"}

@@ -107,15 +107,19 @@ def test_a_client_too_small_to_hold_out_is_left_out(configure: Callable[..., Con
 @pytest.mark.parametrize("executor", ["batched", "sequential"])
 def test_a_diverged_run_says_so(executor: str, tmp_path: Path, configure: Callable[..., Config]):
     solver = {"name": "sgd", "lr": [0.1, 1e30]}
-    config = configure(solver=solver, executor=executor)
+    config = configure(solver=solver, executor=executor, partition={"name": "iid", "holdout": 0.2})
     result = experiment.run(config, folder=RunFolder(tmp_path))
     sane, wild = result.summaries
     assert (sane.diverged, wild.diverged) == (0, 1)
-    good, bad = (line for line in shown(result).splitlines() if line.startswith("fedavg lr"))
+    good, bad, _, _ = (line for line in shown(result).splitlines() if line.startswith("fedavg lr"))
     assert "diverged" in bad
     assert "diverged" not in good
     methods = json.loads((tmp_path / "summary.json").read_text())["methods"]
     assert [method["diverged"] for method in methods] == [0, 1]
+    # What is left is the model before uploads went wrong, whose score is none of the method's.
+    assert result.records[-1]["test_accuracy"] is not None
+    assert (wild.final_mean, wild.scores["loss"]["mean"], wild.clients) == (None, None, {})
+    assert methods[1]["final_accuracy"] == {"mean": None, "std": None}
 
 
 def auc(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -195,8 +199,13 @@ def test_a_function_from_python_and_executors_agree(configure: Callable[..., Con
         ({"metrics": ["no_such_package:thing"]}, "cannot import no_such_package"),
         ({"metrics": ["math:thing"]}, "metric math:thing: unknown name"),
         ({"metrics": ["f1_macro", "f1_macro"]}, "f1_macro is already a score of this run"),
-        ({"metrics": [3]}, "expected a name or a function, not a int"),
+        ({"metrics": [3]}, "expected a name or a function, not an int"),
         ({"metrics": [lambda outputs, targets: 0.0]}, "give it a label"),
+        ({"metrics": [lambda outputs: 0.0]}, "too many positional arguments"),
+        (
+            {"metrics": ["accuracy"]},
+            r"accuracy is a score that problems have by themselves \(classification\)",
+        ),
         ({"targets": {"f1_macro": [0.5]}}, "score among targets"),
         ({"targets": {"accuracy": [90]}}, "write 0.9 for 90 %"),
     ],
@@ -217,6 +226,9 @@ def test_scores_of_classes_are_refused_elsewhere(configure: Callable[..., Config
 
 
 def test_a_mistake_in_a_function_is_one_line(package: str, configure: Callable[..., Config]):
+    misspelt = {"name": f"{package}:auc", "labl": 1}
+    with pytest.raises(UserError, match=r"unknown option of metric auc 'labl'; .*\(known: label\)"):
+        experiment.plan(configure(metrics=[misspelt]))
     with pytest.raises(UserError, match=r"metric broken of 30 rows: AttributeError: .*nonsense"):
         experiment.run(configure(metrics=[f"{package}:broken"]))
 

@@ -17,6 +17,7 @@ from consilience.algorithms import METHODS
 from consilience.algorithms.fedavg import FedAvg
 from consilience.config.config import Config, read_config
 from consilience.data.dataset import Dataset
+from consilience.engine.rounds.simulation import Simulation
 from consilience.errors import UserError
 from consilience.experiment import Listener, resume
 from consilience.experiment import execution as experiment
@@ -140,7 +141,7 @@ def test_a_complete_run_is_resumed_without_computing(
     config = configure(method=["fedavg", "local"])
     first = experiment.run(config, folder=folder)
     before = harvest(folder.path)
-    monkeypatch.setattr(experiment, "simulate", None)
+    monkeypatch.setattr(Simulation, "advance", None)
     for _ in range(2):
         again = experiment.run(config, folder=folder, existing="resume")
         assert (again.records, again.clients, again.digest) == (first.records, first.clients, first.digest)

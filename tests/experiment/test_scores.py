@@ -15,7 +15,7 @@ from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 from consilience.experiment import execution as experiment
 from consilience.experiment.folder import RunFolder
-from consilience.problems import NextToken, Regression
+from consilience.problems import Metric, NextToken, Regression
 
 
 def numbers() -> dict[str, Any]:
@@ -37,18 +37,22 @@ def tokens() -> dict[str, Any]:
     return {"data": data, "partition": "iid", "model": model}
 
 
-CASES = [(Regression.metric, numbers, max, [-9.0, 0.999]), (NextToken.metric, tokens, min, [99.0, 1.001])]
+LOSS = Metric("loss", higher_is_better=False)
+CASES = [(Regression, numbers, max, [-9.0, 0.999]), (NextToken, tokens, min, [99.0, 1.001])]
 
 
-@pytest.mark.parametrize(("metric", "changes", "best", "targets"), CASES, ids=["r2", "perplexity"])
+@pytest.mark.parametrize(("problem", "changes", "best", "targets"), CASES, ids=["r2", "perplexity"])
 def test_the_score_of_a_run(
-    metric: Any, changes: Any, best: Any, targets: Any, tmp_path: Path, configure: Callable[..., Config]
+    problem: Any, changes: Any, best: Any, targets: Any, tmp_path: Path, configure: Callable[..., Config]
 ):
+    metric, others = problem.metric, problem.others
     config = configure(**changes(), topology="ring", method="dechetero", targets=targets)
     result = experiment.run(config, folder=RunFolder(tmp_path))
     assert (result.metric, result.targets) == (metric, tuple(targets))
     curve = [record[f"test_{metric.name}"] for record in result.records]
     assert result.score == curve[-1]
+    last = result.records[-1]
+    assert result.scores == {one.name: last[f"test_{one.name}"] for one in (metric, *others, LOSS)}
     with pytest.raises(UserError, match=rf"about {metric.name}, not accuracy: ask for result\.score"):
         _ = result.accuracy
     assert {path.name for path in tmp_path.glob("*.png")} == {f"{metric.name}.png", "nodes.png", "map.png"}

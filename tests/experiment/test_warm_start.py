@@ -30,7 +30,7 @@ def trained(configure: Callable[..., Config], tmp_path: Path) -> tuple[Path, dic
 def write(kind: str, folder: Path, weights: dict[str, torch.Tensor]) -> Path:
     """A file of weights."""
     if kind == "run":
-        return next((folder / "models").iterdir())
+        return next((folder / "weights").rglob("*.safetensors"))
     path = folder / f"model.{kind.split(maxsplit=1)[0]}"
     if kind == "safetensors":
         save_file(weights, path)

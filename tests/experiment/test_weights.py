@@ -79,12 +79,12 @@ def test_nodes_of_a_graph_have_models_by_their_numbers(tmp_path: Path):
 
 
 QUESTIONS = [
-    ({}, "there are several methods: choose method= one of 'fedprox mu=0.1', 'fedprox mu=1.0', 'hwa'"),
+    ({}, "there are several methods: choose one of 'fedprox mu=0.1', 'fedprox mu=1.0', 'hwa'"),
     ({"method": "hwaa"}, "unknown method 'hwaa'; did you mean 'hwa'?"),
     ({"method": "hwa", "seed": 9}, "unknown seed '9'"),
     ({"method": "hwa", "setting": "stars"}, "unknown setting 'stars'; did you mean 'star'?"),
     ({"method": "hwa", "client": 1}, "clients of hwa have no models of their own: leave client out"),
-    ({"method": "local"}, "every client of local has a model of its own: choose client=0 to 2"),
+    ({"method": "local"}, "every client of local has a model of its own: choose a client, 0 to 2"),
     ({"method": "local", "client": 7}, "there is no model of client 7; there are those of 0 to 2"),
 ]
 

@@ -177,7 +177,7 @@ POINTS = cs.Dataset.from_arrays("points", PIXELS[:, 0, 0], CLASSES, PIXELS[:, 0,
 REFUSED = [
     (OWN, [careless], "gives other results for the same key; draw from the key"),
     (OWN, [smaller], "gives torch.float64 [3, 3, 9, 7] for torch.float64 [3, 3, 9, 8]"),
-    (OWN, [alone], "is to take inputs and a key"),
+    (OWN, [alone], "alone(inputs, key, ...): too many positional arguments"),
     (OWN, "flop", "unknown augment 'flop'; did you mean 'flip'?"),
     (OWN, {"name": "crop", "padding": 8}, "padding 8 is too much for images of 9x8"),
     (POINTS, "flip", "augment: flip: it takes images, not inputs of shape (8,)"),

@@ -84,12 +84,15 @@ def test_mlflow_goes_on_with_the_same_runs(tracked: Callable[..., cs.Result], tm
     uri = str(tmp_path / "store")
     with pytest.raises(KeyboardInterrupt):
         tracked(MLflow(uri=uri), listener=Stop(), seeds=[0])
-    cs.resume(tmp_path / "runs" / "tiny")
+    cs.resume(tmp_path / "runs" / "tiny", rounds=3)
     client = mlflow.MlflowClient(tracking_uri=uri)
     runs = client.search_runs([client.get_experiment_by_name("consilience").experiment_id])
     assert {run.info.run_name for run in runs} == {"tiny", "star fedavg seed 0", "star local seed 0"}
     (own,) = (run for run in runs if run.info.run_name == "star fedavg seed 0")
-    assert {one.step for one in client.get_metric_history(own.info.run_id, "train_loss")} == {1, 2}
+    assert {one.step for one in client.get_metric_history(own.info.run_id, "train_loss")} == {1, 2, 3}
+    (parent,) = (run for run in runs if run.info.run_name == "tiny")
+    assert (parent.data.params["rounds"], parent.data.tags["rounds"]) == ("2", "3")
+    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_an_mlflow_server_that_is_not_there_is_one_line(

@@ -61,6 +61,10 @@ class LiveDisplay(Clock):
             )
         self._progress.start()
 
+    def resumed(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        super().resumed(arm, lines)
+        self._progress.update(self._bars[arm.name], completed=lines[0]["round"])
+
     def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
         bar = self._bars[arm.name]
         self._progress.start_task(bar)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from consilience.config.options import read_part, write_part
-from consilience.errors import UserError
+from consilience.errors import check_options
 from consilience.learning.augmentations import AUGMENTATIONS, Augmentation, Own
 from consilience.plugins import is_reference, load, place_of
 
@@ -37,10 +36,7 @@ def _one(entry: object) -> Augmentation:
 
 
 def _own(path: str, function: Callable[..., Any], options: dict[str, Any]) -> Own:
-    try:
-        inspect.signature(function).bind(None, None, **options)
-    except TypeError as error:
-        raise UserError(f"augment: {path} is to take inputs and a key, and its options: {error}") from None
+    check_options(f"augment {path}(inputs, key, ...)", function, 2, options)
     return Own(path, function, options)
 
 

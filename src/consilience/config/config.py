@@ -264,6 +264,11 @@ class Config(Section):
             for numbers, config in one.swept_over(OF_SETTING)
         ]
 
+    @property
+    def length(self) -> int:
+        """The number of rounds of the longest setting."""
+        return max(one.rounds for _, one in self.settings())
+
     def chosen(self, numbers: dict[str, object]) -> Config:
         """The configuration, which knows the numbers that tell it from other settings."""
         if not numbers:

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from consilience.config.options import read_part, write_part
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, check_options, kind_of, unknown
 from consilience.metrics import METRICS, Score, Whole
 from consilience.metrics.whole import Accumulator, accumulated, filled_in
 from consilience.plugins import is_reference, load, place_of
-from consilience.problems import Metric, Problem
+from consilience.problems import PROBLEMS, Metric, Problem
 
 Made = Score | Whole
 Make = Callable[[Problem, int], Made]
@@ -54,8 +54,9 @@ def _read(entry: object) -> MetricChoice:
         return MetricChoice(place_of(type(entry)), lambda *_: _whole(entry, type(entry).__name__, {}))
     if callable(entry):
         name = getattr(entry, "__name__", type(entry).__name__)
+        check_options(f"metric {name}", entry, 2, ())
         return MetricChoice(place_of(entry), lambda *_: _whole(entry, name, {}))
-    raise UserError(f"metrics: expected a name or a function, not a {type(entry).__name__}")
+    raise UserError(f"metrics: expected a name or a function, not {kind_of(entry)}")
 
 
 def _named(options: dict[str, Any]) -> MetricChoice:
@@ -64,6 +65,16 @@ def _named(options: dict[str, Any]) -> MetricChoice:
         raise UserError("metrics: a name is missing, e.g. {name: f1_macro}")
     if not is_reference(name):
         if name not in METRICS:
+            owners = [
+                problem.name
+                for problem in PROBLEMS.values()
+                if name in (one.name for one in problem.named_scores())
+            ]
+            if owners:
+                raise UserError(
+                    f"metrics: {name} is a score that problems have by themselves ({', '.join(owners)}); "
+                    f"others can be added: {', '.join(sorted(METRICS))}"
+                )
             raise unknown("metric", name, METRICS)
         part = read_part("metric", METRICS, options)
         return MetricChoice(write_part(part), lambda *_: part)
@@ -81,11 +92,13 @@ def _make(
     if isinstance(found, type):
         made = filled_in(found, options, problem, outputs)
     else:
+        if callable(found):
+            check_options(f"metric {name}", found, 2, options)  # outputs and targets
         made = partial(found, **options) if options else found
     if isinstance(made, Score):
         return made
     if not callable(made) and not isinstance(made, Accumulator):
-        raise UserError(f"metrics: {name} is neither a function nor a metric, but a {type(made).__name__}")
+        raise UserError(f"metrics: {name} is neither a function nor a metric, but {kind_of(made)}")
     return _whole(made, name, {**_told(found), **shown})
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from consilience.config.hints import place_of
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, kind_of, unknown
 from consilience.plugins import REFERENCE, name_of
 from consilience.sweeping import (
     admits,
@@ -101,7 +101,7 @@ def _name_and_options(kind: str, value: object) -> tuple[str, dict[str, object]]
         if isinstance(name, str):
             return name, options
         raise UserError(f"{kind}: a name is missing, e.g. {{name: ...}}")
-    shown = value if isinstance(value, int | float | bool | None) else f"a {type(value).__name__}"
+    shown = value if isinstance(value, int | float | bool | None) else kind_of(value)
     raise UserError(f"{kind}: expected a name or {{name: ..., option: ...}}, not {shown}")
 
 

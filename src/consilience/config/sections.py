@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -22,7 +21,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.normalising import Normalisation
 from consilience.data.sets import SOURCES, Source
 from consilience.engine.network import Network
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, check_options, kind_of, unknown
 from consilience.learning.coordinate import Coordinate
 from consilience.plugins import is_reference, load
 
@@ -183,9 +182,9 @@ def read_data(value: Any) -> Any:
         found = load(known["name"], "data set")
         return known if isinstance(found, Source) else made_data(known, found)
     if value is not None and not isinstance(value, str | dict | DataSection):
-        kind = type(value).__name__
         raise UserError(
-            f"data: expected a name or a Dataset (Dataset.from_arrays, Dataset.from_clients), not a {kind}"
+            "data: expected a name or a Dataset (Dataset.from_arrays, Dataset.from_clients), "
+            f"not {kind_of(value)}"
         )
     return known
 
@@ -196,14 +195,11 @@ def made_data(section: dict[str, Any], function: Any) -> dict[str, Any]:
     options = {**section.get("options", {}), **{k: v for k, v in section.items() if k not in keys}}
     name = section["name"]
     if not callable(function):
-        raise UserError(f"data: {name} is a {type(function).__name__}, not a function that gives data")
-    try:
-        inspect.signature(function).bind(**options)
-    except TypeError as error:
-        raise UserError(f"data: {name}: {error}") from None
+        raise UserError(f"data: {name} is {kind_of(function)}, not a function that gives data")
+    check_options(f"data {name}", function, 0, options)
     own = function(**options)
     if isinstance(own, dict):
         own = Dataset.from_clients(own, name)
     if not isinstance(own, Dataset):
-        raise UserError(f"data: {name} gives a {type(own).__name__}, not a Dataset or arrays by client")
+        raise UserError(f"data: {name} gives {kind_of(own)}, not a Dataset or arrays by client")
     return {**{key: section[key] for key in section if key in keys}, "options": options, "own": own}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
@@ -35,12 +33,14 @@ from consilience.experiment.planning import Arm, plan, roundings
 from consilience.experiment.progress import NotebookDisplay, in_notebook
 from consilience.experiment.records import (
     client_line,
+    config_digest,
     digest_of,
     environment_of,
     manifests,
     metrics_line,
     models_digest,
     of_longer_run,
+    rounds_of,
 )
 from consilience.experiment.result import Listener, Result
 from consilience.experiment.stopping import (
@@ -131,9 +131,7 @@ class _Run:
         """The records by setting, method and seed."""
         self.clients: list[dict[str, Any]] = []
         self.models: dict[str, State] = {}
-        fixed = {key: value for key, value in config.written().items() if key != "rounds"}
-        written = json.dumps(fixed, sort_keys=True)
-        self.config_digest = hashlib.sha256(written.encode()).hexdigest()
+        self.config_digest = config_digest(config)
         self.model_digest = models_digest(arms) if folder else ""
 
     def execute(self) -> Result:
@@ -142,6 +140,8 @@ class _Run:
         if self.folder:
             self.folder.settle(PARTITIONS, manifests(self.arms), resumed=checkpoint is not None)
         self.listener.start(self.arms)
+        for arm, lines in rounds_of(self.records, self.arms):
+            self.listener.resumed(arm, lines)
         try:
             for number in range(first, len(self.arms)):
                 state = checkpoint.state if checkpoint and number == first else {}
@@ -169,18 +169,14 @@ class _Run:
         self._remember(self.records)
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
-            self.models[arm.name] = tree.unflatten(self.folder.load_models(arm.name), ("params", "buffers"))
+            with _begun(arm, self.folder.load_state(arm.name, self.config.length)) as (simulation, stopped):
+                self.models[arm.name] = final_models(simulation, stopped)
         return checkpoint
 
     def _run_arm(self, number: int, state: dict[str, torch.Tensor]) -> None:
         arm = self.arms[number]
         config = arm.config
-        simulation = simulate(arm.scene, arm.variants)
-        stopped: dict[int, Stopped] = {}
-        with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
-            if state:
-                rest, stopped = taken_apart(tree.unflatten(state), simulation.world.device)
-                simulation.restore(rest)
+        with _begun(arm, state) as (simulation, stopped):
             if simulation.round == 0 and simulation.algorithm.setup():
                 self.listener.setting_up(arm)
             # A GPU works on a round while the host looks at the one before, unless that may be the last one.
@@ -204,9 +200,7 @@ class _Run:
             if self.folder:
                 save_weights(self.folder.path, arm, simulation.world.task, every_model(simulation, stopped))
                 whole = tree.flatten({**simulation.snapshot(), **kept_of(stopped)})
-                self.folder.save_state(arm.name, self.config.rounds, whole)
-        if self.folder:
-            self.folder.save_models(arm.name, tree.flatten(self.models[arm.name]))
+                self.folder.save_state(arm.name, self.config.length, whole)
         self._checkpoint(number + 1, {})
 
     def _note(self, arm: Arm, simulation: Simulation, pending: Pending, stopped: dict[int, Stopped]) -> None:
@@ -254,7 +248,7 @@ class _Run:
                     state,
                     self.config_digest,
                     self.model_digest,
-                    self.config.rounds,
+                    self.config.length,
                     self.base,
                 )
             )
@@ -264,13 +258,14 @@ class _Run:
             self.records = of_longer_run(self.records, self.arms)
             self.folder.replace_lines(METRICS, self.records)
         if self.folder:
-            self.folder.forget_states(self.config.rounds)
+            self.folder.forget_states(self.config.length)
         if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):
             LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
         problem = self.arms[0].scene.task_problem  # all arms have one metric
         metric = problem.metric
         targets, goals = self._aims(problem)
-        summaries = summarise(self.records, targets, metric, goals=goals, clients=self.clients)
+        others = problem.named_scores()[1:]
+        summaries = summarise(self.records, targets, metric, others=others, goals=goals, clients=self.clients)
         digest = digest_of(self.records, self.clients, self.models)
         if self.folder:
             from consilience.experiment.drawing import draw  # matplotlib is slow to import
@@ -305,5 +300,17 @@ class _Run:
         named = given if isinstance(given, dict) else {problem.metric.name: given or []}
         targets = problem.targets if given is None else tuple(named.get(problem.metric.name, ()))
         own = [one.metric for one in self.arms[0].scene.metrics]
-        asked = [one for one in problem.all_metrics[1:] if one.name in named]
+        asked = [one for one in problem.named_scores()[1:] if one.name in named]
         return targets, {one: tuple(named.get(one.name, ())) for one in (*own, *asked)}
+
+
+@contextmanager
+def _begun(arm: Arm, state: dict[str, torch.Tensor]) -> Iterator[tuple[Simulation, dict[int, Stopped]]]:
+    """An arm's simulation in some state (where there is none, at its beginning), and who has stopped."""
+    simulation = simulate(arm.scene, arm.variants)
+    stopped: dict[int, Stopped] = {}
+    with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
+        if state:
+            rest, stopped = taken_apart(tree.unflatten(state), simulation.world.device)
+            simulation.restore(rest)
+        yield simulation, stopped

@@ -39,6 +39,8 @@ def export(predictor: Predictor, path: Path, kind: str) -> Path:
         if missing:
             raise UserError(f"ONNX needs {' and '.join(missing)}: pip install 'consilience[onnx]'")
     path = path.with_suffix(ENDINGS[kind])
+    if not path.parent.is_dir():
+        raise UserError(f"cannot write {path}: there is no folder {path.parent}")
     draft = path.with_name(f"draft-{path.name}")
     inputs = predictor.origin.example(ROWS[1])
     try:

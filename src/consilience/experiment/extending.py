@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
+
 from consilience.config import Config, load_config
+from consilience.config.config import read_config
 from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 from consilience.experiment.execution import Functions, run
@@ -44,17 +46,22 @@ def resume(
     if not (folder.path / CONFIG).exists():
         raise UserError(f"{folder.path} does not hold a run: there is no {CONFIG}")
     config = _written(folder, data)
-    if rounds is not None and rounds < config.rounds:
-        raise UserError(f"{folder.path} has {config.rounds} rounds: rounds={rounds} would be fewer")
+    before = {one.rounds for _, one in config.settings()}
+    if rounds is not None and rounds < max(before):
+        raise UserError(f"{folder.path} has {max(before)} rounds: rounds={rounds} would be fewer")
+    if rounds is not None and len(before) > 1:
+        some = " and ".join(map(str, sorted(before)))
+        raise UserError(f"settings of {folder.path} have {some} rounds: it is not clear which to give more")
     result = run(config, folder=folder, existing="resume", listener=listener, on_round=on_round)
-    if rounds is None or rounds == config.rounds:
+    if rounds is None or rounds == config.length:
         return result
-    longer = _with_rounds(folder, rounds, data)
-    if config.schedule and any(one.stretches for one in config.schedule.variants):
+    longer = _with_rounds(folder, config.length, rounds, data)
+    schedules = [one.schedule for _, one in config.settings() if one.schedule]
+    if any(one.stretches for schedule in schedules for one in schedule.variants):
         LOG.warning(
             "the schedule is stretched over %d rounds from here on; those so far followed one over %d",
             rounds,
-            config.rounds,
+            config.length,
         )
     with folder.locked():
         _extend(folder, config, longer)
@@ -65,17 +72,22 @@ def _written(folder: RunFolder, data: Dataset | None) -> Config:
     """The run's configuration; a kill may have come before its new number of rounds was written there."""
     config = load_config(folder.path / CONFIG, own=data)
     checkpoint = folder.load_checkpoint()
-    if checkpoint is None or not checkpoint.rounds or checkpoint.rounds == config.rounds:
+    if checkpoint is None or not checkpoint.rounds or checkpoint.rounds == config.length:
         return config
-    longer = _with_rounds(folder, checkpoint.rounds, data)
+    longer = _with_rounds(folder, config.length, checkpoint.rounds, data)
     with folder.locked():
         folder.write_config(longer.resolved().written())
     return longer
 
 
-def _with_rounds(folder: RunFolder, rounds: int, data: Dataset | None) -> Config:
-    changes: Sequence[str] = [f"rounds={rounds}"]
-    return load_config(folder.path / CONFIG, changes, own=data)
+def _with_rounds(folder: RunFolder, before: int, rounds: int, data: Dataset | None) -> Config:
+    """The run's configuration with more rounds, in every setting of a comparison."""
+    path = folder.path / CONFIG
+    whole = yaml.safe_load(path.read_text())
+    for section in (whole, *whole["compare"]):
+        if section["rounds"] == before:  # others are of no setting
+            section["rounds"] = rounds
+    return read_config(whole, str(path), data)
 
 
 def _extend(folder: RunFolder, config: Config, longer: Config) -> None:
@@ -83,7 +95,7 @@ def _extend(folder: RunFolder, config: Config, longer: Config) -> None:
     checkpoint = folder.load_checkpoint()
     assert checkpoint is not None  # that of a complete run
     for arm in plan(longer.resolved()):  # before anything is changed
-        folder.load_state(arm.name, config.rounds)
-    begun = replace(checkpoint, arm=0, clients=0, state={}, base=config.rounds, rounds=longer.rounds)
+        folder.load_state(arm.name, config.length)
+    begun = replace(checkpoint, arm=0, clients=0, state={}, base=config.length, rounds=longer.length)
     folder.save_checkpoint(begun)
     folder.write_config(longer.resolved().written())

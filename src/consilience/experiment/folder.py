@@ -27,8 +27,8 @@ Existing = Literal["refuse", "overwrite", "resume"]
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS = "checkpoint.safetensors", "partitions.json"
 CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model", "rounds", "base")
-MODELS, STATES, WEIGHTS = "models", "states", "weights"
-"""Models stacked, for a run that goes on; whole states, for one that gets more rounds; and plain models."""
+STATES, WEIGHTS = "states", "weights"
+"""Whole states of methods that have ended, from which a run goes on; and plain models."""
 TRACKING = "tracking.json"
 """What tells a run apart for trackers."""
 SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT = "sweep.png", "nodes.png", "map.png", "coordinates.png"
@@ -101,7 +101,7 @@ class RunFolder:
         plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
         for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, TRACKING, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        for name in (MODELS, STATES, WEIGHTS, tensorboard.FOLDER):
+        for name in (STATES, WEIGHTS, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
@@ -166,18 +166,6 @@ class RunFolder:
         except (wire.WireError, KeyError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
 
-    def save_models(self, label: str, tensors: dict[str, Tensor]) -> None:
-        """Keep a method's final models."""
-        (self.path / MODELS).mkdir(exist_ok=True)
-        atomic_write(self._models(label), wire.encode_tensors(tensors, {"label": label}))
-
-    def load_models(self, label: str) -> dict[str, Tensor]:
-        """A method's final models."""
-        try:
-            return wire.decode_tensors(self._models(label).read_bytes())[0]
-        except wire.WireError as error:
-            raise UserError(f"{self._models(label)} is damaged: {error}") from None
-
     def save_state(self, label: str, rounds: int, tensors: dict[str, Tensor]) -> None:
         """Keep a method's whole state at the end of a run of so many rounds, from which it can go on."""
         (self.path / STATES).mkdir(exist_ok=True)
@@ -187,7 +175,7 @@ class RunFolder:
         """A method's whole state at the end of a run of so many rounds."""
         path = self._state(label, rounds)
         if not path.exists():
-            raise UserError(f"{path} is missing, so this run cannot be given more rounds")
+            raise UserError(f"{path} is missing, so this run cannot go on")
         try:
             return wire.decode_tensors(path.read_bytes())[0]
         except wire.WireError as error:
@@ -205,9 +193,6 @@ class RunFolder:
 
     def _state(self, label: str, rounds: int) -> Path:
         return self.path / STATES / f"{quote(label, safe='=,+')}@{rounds}.safetensors"
-
-    def _models(self, label: str) -> Path:
-        return self.path / MODELS / f"{quote(label, safe='=,+')}.safetensors"
 
     def settle(self, name: str, value: object, *, resumed: bool) -> None:
         """Write a JSON file that never changes; a resumed run must have the same."""

@@ -216,7 +216,9 @@ def _check_targets(arms: Sequence[Arm], given: Sequence[float] | Mapping[str, Se
         raise UserError(f"the settings of a run must have one score to compare; these have {scores}")
     metric = next(iter(metrics))
     scene = arms[0].scene
-    known = {one.name: one for one in (*scene.task_problem.all_metrics, *(m.metric for m in scene.metrics))}
+    known = {
+        one.name: one for one in (*scene.task_problem.named_scores(), *(m.metric for m in scene.metrics))
+    }
     for name, targets in given.items() if isinstance(given, Mapping) else [(metric.name, given)]:
         if name not in known:
             raise unknown("score among targets", name, known)

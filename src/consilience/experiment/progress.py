@@ -16,6 +16,9 @@ from consilience.report.units import human_bytes
 PAUSE = 0.2
 """How many seconds lie between two looks of a notebook's bars: rounds may take a thousandth of that."""
 
+NAMED = 3
+"""How many of those who were dropped, or stopped, are named in a line."""
+
 
 class Clock(Listener):
     """A listener that knows how far the run is, and says it in a line."""
@@ -28,38 +31,49 @@ class Clock(Listener):
         self.bytes: dict[str, float] = {}
         """What a run of each arm has sent; a mean over its seeds and variants, as in the table."""
 
+    def resumed(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        self._count(arm, lines)
+
+    def _count(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        now = fmean(line["bytes_up"] + line["bytes_down"] for line in lines)
+        self.bytes[arm.name] = self.bytes.get(arm.name, 0) + now
+
     def status(self, arm: Arm, lines: list[dict[str, Any]]) -> str:
         """One line about a round."""
         self.seen += 1
-        now = fmean(line["bytes_up"] + line["bytes_down"] for line in lines)
-        self.bytes[arm.name] = self.bytes.get(arm.name, 0) + now
+        self._count(arm, lines)
         score = f"test_{self.metric.name}"
         best = self.best(lines, score)
         scores = [line[score] for line in best if line.get(score) is not None]
         losses = [line["train_loss"] for line in best if line["train_loss"] is not None]
-        told = [line.get("swept", {}) for line in lines]
+        swept = [line.get("swept", {}) for line in lines]
         unlike = {
             key: value
             for key, value in best[0].get("swept", {}).items()
-            if {value} != {one[key] for one in told}
+            if {value} != {one[key] for one in swept}
         }
         seconds = max(lines[0]["seconds"], 1e-9)
+        samples = sum(line["samples"] for line in lines)  # none where a method takes no steps
         facts = [
             arm.name,
             f"round {lines[0]['round']}/{arm.config.rounds}",
             f"{self.metric.name} {self.metric.shown_with_unit(fmean(scores))}" if scores else "",
             f"(best: {sweeping.label_of(unlike)})" if scores and unlike else "",
-            f"loss {fmean(losses):.4f}" if losses else "",
-            f"{sum(line['samples'] for line in lines) / seconds:,.0f} samples/s",
+            f"loss {_shown(fmean(losses))}" if losses else "",
+            f"{samples / seconds:,.0f} samples/s" if samples else "",
             f"{human_bytes(self.bytes[arm.name])} sent",
             f"{self.left(arm, lines[0]['round']):.0f} s left",
         ]
-        dropped = [f"seed {line['seed']}: {name}" for line in lines for name in line["dropped"]]
-        stopped = [
-            f"{line['method']}, seed {line['seed']}: {line['stopped']}" for line in lines if "stopped" in line
+        several = len(arm.variants) > 1
+        who = [
+            f"{line['method']}, seed {line['seed']}" if several else f"seed {line['seed']}" for line in lines
         ]
+        told = list(zip(who, lines, strict=True))
+        dropped = [f"{one}: {name}" for one, line in told for name in line["dropped"]]
+        stopped = [f"{one}: {line['stopped']}" for one, line in told if "stopped" in line]
         for label, notes in (("dropped", dropped), ("stopped", stopped)):
-            facts.append(f"{label} {', '.join(notes)}" if notes else "")
+            more = f" and {len(notes) - NAMED} more" if len(notes) > NAMED else ""
+            facts.append(f"{label} {', '.join(notes[:NAMED])}{more}" if notes else "")
         return "  ".join(filter(None, facts))
 
     def best(self, lines: list[dict[str, Any]], score: str) -> list[dict[str, Any]]:
@@ -81,6 +95,11 @@ class Clock(Listener):
         return (time.monotonic() - self.begin) / self.seen * rounds
 
 
+def _shown(loss: float) -> str:
+    """A loss with four decimals, unless it is beyond all measure."""
+    return f"{loss:.4f}" if abs(loss) < 1e6 else f"{loss:.3g}"
+
+
 def in_notebook() -> bool:
     """Whether this is a cell of a notebook, and not a script or a terminal."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -97,6 +116,10 @@ class NotebookDisplay(Clock):
         self._told = {arm.name: (0, "") for arm in arms}
         self._shown = time.monotonic()
         self._handle: Any = display(_Bars(self._page()), display_id=True)
+
+    def resumed(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        super().resumed(arm, lines)
+        self._tell(arm, lines[0]["round"], "")
 
     def round(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
         status = self.status(arm, lines).removeprefix(arm.name).strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +45,14 @@ def models_digest(arms: list[Arm]) -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
 
+def config_digest(config: Config) -> str:
+    """A digest of a configuration but for numbers of rounds: a run may be given more."""
+    written = config.written()
+    sections = [written | {"compare": None}, *written["compare"]]
+    fixed = [{key: value for key, value in section.items() if key != "rounds"} for section in sections]
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
 def metrics_line(arm: Arm, record: Record) -> dict[str, Any]:
     """One line of the metrics."""
     label, seed = arm.who(record.replica)
@@ -82,24 +90,40 @@ def of_longer_run(records: Sequence[dict[str, Any]], arms: Sequence[Arm]) -> lis
 
     They stand in the order of arms, and what was once the last round was evaluated only where its turn was.
     """
-    place = {
+    place = _places(arms)
+    last = {_who(line): line["round"] for line in records}
+    every = [arm.config.evaluate.every for arm in arms]
+    kept = [
+        line
+        if line["round"] % every[place[_who(line)]] == 0 or line["round"] == last[_who(line)]
+        else {key: value for key, value in line.items() if key in UNSCORED}
+        for line in records
+    ]
+    return sorted(kept, key=lambda line: place[_who(line)])
+
+
+def rounds_of(
+    records: Sequence[dict[str, Any]], arms: Sequence[Arm]
+) -> Iterable[tuple[Arm, list[dict[str, Any]]]]:
+    """The arm and the lines of every round that there is."""
+    place = _places(arms)
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for line in records:
+        found.setdefault((place[_who(line)], line["round"]), []).append(line)
+    return [(arms[number], lines) for (number, _), lines in found.items()]
+
+
+def _places(arms: Sequence[Arm]) -> dict[tuple[str, str, int], int]:
+    """The number of the arm by setting, label and seed."""
+    return {
         (arm.setting, *arm.who(replica)): number
         for number, arm in enumerate(arms)
         for replica in range(len(arm.variants) * len(arm.scene.seeds))
     }
 
-    def who(line: Mapping[str, Any]) -> tuple[str, str, int]:
-        return line["setting"], line["method"], line["seed"]
 
-    last = {who(line): line["round"] for line in records}
-    every = [arm.config.evaluate.every for arm in arms]
-    kept = [
-        line
-        if line["round"] % every[place[who(line)]] == 0 or line["round"] == last[who(line)]
-        else {key: value for key, value in line.items() if key in UNSCORED}
-        for line in records
-    ]
-    return sorted(kept, key=lambda line: place[who(line)])
+def _who(line: Mapping[str, Any]) -> tuple[str, str, int]:
+    return line["setting"], line["method"], line["seed"]
 
 
 def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:

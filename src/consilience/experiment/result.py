@@ -64,7 +64,7 @@ class Result:
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The first method's mean final scores on the test set: the metric and those asked for beside it."""
+        """The first method's mean final scores on the test set: the problem's, and those asked for."""
         first = self.summaries[0]
         return {self.metric.name: first.final_mean, **{k: one["mean"] for k, one in first.scores.items()}}
 
@@ -163,6 +163,9 @@ class Listener:
 
     def start(self, arms: list[Arm]) -> None:
         """The run begins."""
+
+    def resumed(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        """A round of an arm was complete before the run went on; a line for every replica."""
 
     def setting_up(self, arm: Arm) -> None:
         """An arm's method has exchanges before its first round, which may take longer than a round."""

@@ -104,7 +104,9 @@ def check_stopping(rule: StopWhen, scene: Scene) -> None:
 
 def _score(name: str, scene: Scene) -> tuple[str, Metric]:
     """The key of a score in records, and which of its values are good."""
-    known = {one.name: one for one in (*scene.task_problem.all_metrics, *(m.metric for m in scene.metrics))}
+    known = {
+        one.name: one for one in (*scene.task_problem.named_scores(), *(m.metric for m in scene.metrics))
+    }
     if name == "train_loss":
         return name, known["loss"]
     prefix = next((one for one in PREFIXES if name.startswith(one)), "")

@@ -34,6 +34,9 @@ class Tracked(Listener):
             self._try(tracker, lambda one: self._sessions.update({one: one.session(facts)}))
         self._inner.start(arms)
 
+    def resumed(self, arm: Arm, lines: list[dict[str, Any]]) -> None:
+        self._inner.resumed(arm, lines)
+
     def setting_up(self, arm: Arm) -> None:
         self._inner.setting_up(arm)
 

@@ -122,7 +122,17 @@ def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, in
         header = {"format": "pt", HEADER: json.dumps(dataclasses.asdict(origin))}
         path = _path(run, arm.setting, method, seed, client)
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, safetensors.torch.save(tensors, header))
+        atomic_write(path, _in_order(safetensors.torch.save(tensors, header)))
+
+
+def _in_order(data: bytes) -> bytes:
+    """The bytes with the header's own entries sorted: safetensors writes them in random order."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    metadata = dict(sorted(header.pop("__metadata__").items()))
+    text = json.dumps({"__metadata__": metadata, **header}, separators=(",", ":")).encode()
+    padded = text.ljust(-(-len(text) // 8) * 8)  # tensors begin where a number of eight bytes could
+    return len(padded).to_bytes(8, "little") + padded + data[8 + length :]
 
 
 def _common(arm: Arm) -> dict[str, Any]:
@@ -245,7 +255,9 @@ def find_weights(
         raise UserError(f"clients of {place.parent.name} have no models of their own: leave client out")
     known = f"{there[0]} to {there[-1]}" if len(there) == there[-1] - there[0] + 1 else str(there)
     if client is None:
-        raise UserError(f"every client of {place.parent.name} has a model of its own: choose client={known}")
+        raise UserError(
+            f"every client of {place.parent.name} has a model of its own: choose a client, {known}"
+        )
     raise UserError(f"there is no model of client {client}; there are those of {known}")
 
 
@@ -253,7 +265,7 @@ def _chosen(kind: str, folder: Path, name: str | None) -> Path:
     """The folder of a setting or method; the only one where no name is given."""
     there = {unquote(one.name): one for one in sorted(folder.iterdir())}
     if name is None and len(there) > 1:
-        raise UserError(f"there are several {kind}s: choose {kind}= one of {', '.join(map(repr, there))}")
+        raise UserError(f"there are several {kind}s: choose one of {', '.join(map(repr, there))}")
     if name is None:
         return next(iter(there.values()))
     if name not in there:

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from consilience.errors import UserError
 
-GROUPS = ("params/", "buffers/")
-"""What stands before names in the files of models that a run leaves behind; there they are stacked."""
 WRAPPED = ("state_dict", "model_state_dict", "model")
 """Keys under which others keep a state dict beside other things."""
 
@@ -23,8 +21,6 @@ WRAPPED = ("state_dict", "model_state_dict", "model")
 def warm_started(module: nn.Module, path: Path) -> nn.Module:
     """The module with the weights of a file: safetensors, or a state dict of torch."""
     tensors = _read(path)
-    if tensors and all(name.startswith(GROUPS) for name in tensors):
-        tensors = _of_run(tensors, path)
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
@@ -62,11 +58,3 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError(f"init: {path} holds a {type(found).__name__}, not a state dict of tensors")
     return {str(name): value for name, value in found.items()}
-
-
-def _of_run(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """The weights of the only model in a file that a run left behind."""
-    count = len(next(iter(tensors.values())))
-    if count != 1:
-        raise UserError(f"init: {path} holds {count} models of seeds, variants or nodes; give a file of one")
-    return {name.partition("/")[2]: value[0] for name, value in tensors.items()}

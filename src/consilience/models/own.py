@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, kind_of, unknown
 from consilience.models.spec import ModelSpec
 from consilience.plugins import is_reference, load, path_of
 
@@ -73,7 +73,7 @@ class OwnModel:
                 f"model {self.name} cannot be made: {type(error).__name__}: {why:.160}"
             ) from error
         if not isinstance(made, nn.Module):
-            raise UserError(f"model {self.name} gives a {type(made).__name__}, not a torch.nn.Module")
+            raise UserError(f"model {self.name} gives {kind_of(made)}, not a torch.nn.Module")
         return made
 
     def _arguments(self, shape: tuple[int, ...], outputs: int) -> tuple[list[object], dict[str, object]]:
@@ -161,7 +161,5 @@ def _of_path(path: str, options: Mapping[str, object]) -> OwnModel | None:
             raise UserError(f"model {path} is a module that was made already, so it takes no options")
         return OwnModel(source, path)
     if not callable(source):
-        raise UserError(
-            f"model {path} is a {type(source).__name__}: neither a module nor a function that makes one"
-        )
+        raise UserError(f"model {path} is {kind_of(source)}: neither a module nor a function that makes one")
     return OwnModel(source, path, options)

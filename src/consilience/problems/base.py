@@ -106,15 +106,15 @@ class Problem(ABC):
     factored: ClassVar[bool] = True
     """Whether `hessian_factors` is worth its cost."""
 
-    @property
-    def all_metrics(self) -> tuple[Metric, ...]:
+    @classmethod
+    def named_scores(cls) -> tuple[Metric, ...]:
         """All scores, that by which methods are compared first."""
-        return self.metric, *self.others, Metric(LOSS, higher_is_better=False)
+        return cls.metric, *cls.others, Metric(LOSS, higher_is_better=False)
 
     @property
     def score_names(self) -> list[str]:
         """The names of all scores."""
-        return [one.name for one in self.all_metrics]
+        return [one.name for one in self.named_scores()]
 
     @abstractmethod
     def fault(self, targets: Tensor, outputs: int) -> str | None:

@@ -49,7 +49,8 @@ class MethodSummary:
     """One method in one setting, over its seeds.
 
     The final value of a seed is the metric at its last evaluation, the best one that of its best round; mean
-    and sample standard deviation (0 for one seed) are `None` if some seed has no finite value to give.
+    and sample standard deviation (0 for one seed) are `None` if some seed has no finite value to give, those
+    of final values also if one has diverged.
     Bytes are those of one seed's whole run; `dropped` counts uploads over all rounds and seeds.
     `rounds_to` is about values that are the same for all methods, `rounds_to_best` about fractions
     (0.5, 0.8, 0.9 and 0.95) of the best value that the method reached in each seed: how soon it was nearly
@@ -78,7 +79,7 @@ class MethodSummary:
     diverged: int = 0
     """How many seeds ended with a model whose loss is not finite, or with no sound upload."""
     scores: dict[str, Final] = field(default_factory=dict)
-    """The final scores beside the metric that were asked for, by name."""
+    """The final scores beside the metric, by name: those of the problem, and those that were asked for."""
     clients: dict[str, ClientSpread] = field(default_factory=dict)
     """How the metric and these scores spread over clients, by name; without those that no client has."""
     swept: dict[str, object] = field(default_factory=dict)
@@ -120,6 +121,7 @@ def summarise(
     targets: Sequence[float],
     metric: Metric,
     *,
+    others: Sequence[Metric] = (),
     goals: Goals | None = None,
     clients: Sequence[Record] = (),
 ) -> list[MethodSummary]:
@@ -129,29 +131,34 @@ def summarise(
         records: as in a metrics file, in any order of seeds and rounds.
         targets: values of the metric for which to find the first round that reaches them.
         metric: the score by which methods are compared.
-        goals: further scores, and their targets.
+        others: further scores.
+        goals: such with targets.
         clients: as in a clients file: every client at the end.
     """
     goals = goals or {}
+    beside = dict.fromkeys((*others, *goals))
     found = []
-    for row, runs in runs_by_method(records).items():
+    for row, by_seed in runs_by_method(records).items():
+        runs = list(by_seed.values())
         own = [line for line in clients if (line["setting"], line["method"]) == row]
-        spreads = {one.name: client_spread(own, one) for one in (metric, *goals)}
-        summary = _summary(row, list(runs.values()), targets, metric)
+        summary = _summary(row, runs, targets, metric)
+        spreads = {} if summary.diverged else {one.name: client_spread(own, one) for one in (metric, *beside)}
         found.append(
             replace(
                 summary,
-                scores={one.name: _final(list(runs.values()), one.name) for one in goals},
-                rounds_to={**summary.rounds_to, **_rounds_to_goals(list(runs.values()), goals)},
+                scores={one.name: _final(runs, f"test_{one.name}") for one in beside},
+                rounds_to={**summary.rounds_to, **_rounds_to_goals(runs, goals)},
                 clients={name: spread for name, spread in spreads.items() if spread},
             )
         )
     return found
 
 
-def _final(runs: Sequence[Mapping[int, Record]], name: str) -> Final:
-    curves = [list(score_curve(run, f"test_{name}").values()) for run in runs]
-    mean, std = _spread([curve[-1] if curve else math.nan for curve in curves])
+def _final(runs: Sequence[Mapping[int, Record]], score: str) -> Final:
+    """A score at the end; that of a model which was left when uploads were no longer finite is none."""
+    curves = [list(score_curve(run, score).values()) for run in runs]
+    sound = curves if not any(map(_has_diverged, runs)) else [[]]
+    mean, std = _spread([curve[-1] if curve else math.nan for curve in sound])
     return {"mean": mean, "std": std}
 
 
@@ -216,11 +223,9 @@ def _summary(
     """The summary of one method from its runs, one for each seed."""
     curves = [score_curve(run, f"test_{metric.name}") for run in runs]
     records = [record for run in runs for record in run.values()]
-    final_mean, final_std = _spread([list(curve.values())[-1] if curve else math.nan for curve in curves])
+    final, personal = (_final(runs, f"{kind}_{metric.name}") for kind in ("test", "personal"))
     bests = [metric.best(curve.values()) for curve in curves]
     best_mean, best_std = _spread(bests)
-    personal = [list(score_curve(run, f"personal_{metric.name}").values()) for run in runs]
-    own_mean, own_std = _spread([curve[-1] if curve else math.nan for curve in personal])
     # The seeds of a round train together: each of their records holds the same wall-clock time.
     seconds = {number: _number(record, "seconds") for run in runs for number, record in run.items()}
     total_seconds = sum(seconds.values())
@@ -231,8 +236,8 @@ def _summary(
         metric=metric,
         seeds=len(runs),
         rounds=max(max(run) for run in runs),
-        final_mean=final_mean,
-        final_std=final_std,
+        final_mean=final["mean"],
+        final_std=final["std"],
         best_mean=best_mean,
         best_std=best_std,
         rounds_to={
@@ -249,8 +254,8 @@ def _summary(
             for share in FRACTIONS
         },
         diverged=sum(map(_has_diverged, runs)),
-        personal_mean=own_mean,
-        personal_std=own_std,
+        personal_mean=personal["mean"],
+        personal_std=personal["std"],
         swept=_swept(records[0]),
     )
 

@@ -67,7 +67,7 @@ def comparison_table(
                 *(_rounds(row.rounds_to[key]) for _, _, key in aims),
                 human_bytes(row.bytes_up),
                 human_bytes(row.bytes_down),
-                NOTHING if row.samples_per_s is None else scaled(row.samples_per_s, ("", "k", "M", "G")),
+                NOTHING if not row.samples_per_s else scaled(row.samples_per_s, ("", "k", "M", "G")),
             ]
             table.add_row(
                 # Labels are the user's: as `Text` their brackets are not taken for markup.

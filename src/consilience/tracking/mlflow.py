@@ -83,10 +83,15 @@ class _Runs(Session[str]):
         return str(found[0].info.run_id)
 
     def _params(self, own: str, values: Mapping[str, object]) -> None:
-        param = self._module.entities.Param
-        found = [param(_allowed(key), str(value)[:LONGEST]) for key, value in values.items()]
+        """Log parameters; MLflow lets none change, so that a new value (more rounds) is a tag."""
+        param, tag = self._module.entities.Param, self._module.entities.RunTag
+        there = self._client.get_run(own).data.params
+        said = {_allowed(key): str(value)[:LONGEST] for key, value in values.items()}
+        found = [param(key, value) for key, value in said.items() if key not in there]
         for begin in range(0, len(found), BATCH):
             self._client.log_batch(own, params=found[begin : begin + BATCH])
+        changed = [tag(key, value) for key, value in said.items() if there.get(key, value) != value]
+        self._client.log_batch(own, tags=changed)
 
 
 def _allowed(name: str) -> str:

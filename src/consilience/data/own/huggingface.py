@@ -12,7 +12,7 @@ from consilience.data.arrays import Channels, read_inputs, read_targets
 from consilience.data.dataset import Dataset, with_outputs
 from consilience.data.own.rows import Column, chosen, kept_back, listed, of_clients, read_problem, targets_of
 from consilience.data.own.sequences import of_sequences
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, kind_of, unknown
 from consilience.problems import Problem
 
 TESTS = ("test", "validation")
@@ -75,7 +75,7 @@ def _columns(
 ) -> tuple[dict[str, Column], list[str]]:
     """The columns that are needed, read whole, and which of them are inputs."""
     if not hasattr(data, "with_format") or not hasattr(data, "column_names"):
-        raise UserError(f"{name}: expected a Dataset of the library datasets, not a {type(data).__name__}")
+        raise UserError(f"{name}: expected a Dataset of the library datasets, not {kind_of(data)}")
     there = list(data.column_names)
     others = [label for label in there if label not in (target, client)]
     labels = others if inputs is None else listed(inputs)

@@ -13,7 +13,7 @@ import torch
 
 from consilience.data.dataset import Dataset, with_outputs
 from consilience.data.own.rows import Column, chosen, kept_back, listed, of_clients, read_problem, targets_of
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, kind_of, unknown
 from consilience.problems import Problem
 
 MOST_VALUES = 64
@@ -108,7 +108,7 @@ def _columns(title: str, table: Table, drop: Sequence[str]) -> dict[str, Column]
         labels = list(table if isinstance(table, Mapping) else table.columns)
         columns = {str(label): np.asarray(table[label]) for label in labels}
     else:
-        raise UserError(f"{title}: expected a file or columns by name, not a {type(table).__name__}")
+        raise UserError(f"{title}: expected a file or columns by name, not {kind_of(table)}")
     for label in drop:
         if label not in columns:
             raise unknown(f"column of {title}", label, columns)
