@@ -23,6 +23,10 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+deploy_app = typer.Typer(
+    help="Real federations: members in processes and on machines of their own.", no_args_is_help=True
+)
+app.add_typer(deploy_app, name="deploy")
 
 ConfigFile = Annotated[
     Path, typer.Argument(help="A YAML file, e.g. examples/quickstart.yaml.", metavar="FILE")
@@ -245,6 +249,22 @@ def schema() -> None:
     from consilience.config.schema import config_schema
 
     print(json.dumps(config_schema(), indent=2))
+
+
+@deploy_app.command("check")
+def deploy_check(file: ConfigFile, overrides: Overrides = None) -> None:
+    """Run a federation whose members exchange bytes, and compare it with its simulation.
+
+    Members are objects in this process. Exit code 1 where anything differs.
+    """
+    from consilience.config import load_config
+    from consilience.deploy.checking import check
+
+    results = check(load_config(file, overrides or []))
+    for one in results:
+        print(one.line())
+    if not all(one.equal for one in results):
+        raise typer.Exit(1)
 
 
 @data_app.command("get")

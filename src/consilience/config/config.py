@@ -42,6 +42,7 @@ from consilience.config.own_data import with_clients
 from consilience.config.sections import (
     CheckpointSection,
     DataSection,
+    DeploySection,
     EvaluateSection,
     LocalSection,
     NetworkSection,
@@ -63,7 +64,7 @@ from consilience.models import MODELS
 from consilience.sweeping import label_of
 
 WHOLE_RUN = frozenset(
-    {"metrics", "name", "out", "targets", "note", "device", "memory", "tracking", "compare"}
+    {"metrics", "name", "out", "targets", "note", "device", "memory", "tracking", "deploy", "compare"}
 )
 """Keys that an item of `compare` cannot change."""
 INTERNAL = frozenset({"compare", "numbers"})
@@ -176,6 +177,7 @@ class Config(Section):
         "", description="Printed under the table of results: what there is to see in it."
     )
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    deploy: DeploySection = Field(default_factory=DeploySection)
     tracking: TrackersField = Field(
         default_factory=list, description="Who is told how the run goes: tensorboard, mlflow, wandb."
     )

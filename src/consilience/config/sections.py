@@ -142,6 +142,44 @@ class EvaluateSection(Section):
             raise UserError(f"evaluate.coordinates: {error}") from None
 
 
+class FactsSection(Section):
+    """What the data of all members of a federation look like: no member sees those of another."""
+
+    shape: list[Annotated[int, Field(ge=1)]] = Field(description="The shape of one input.")
+    outputs: int = Field(ge=1, description="How many classes there are, or numbers that are predicted.")
+    inputs: str = Field("float32", description="The type of inputs as they lie in the data.")
+    targets: str = Field("int64", description="The type of targets.")
+    shift: Any = Field(0.0, description="Inputs are normalised to (input - shift) / scale.")
+    scale: Any = Field(1.0, description="See shift.")
+
+
+class DeploySection(Section):
+    """How a real federation runs; a simulation does not look at it."""
+
+    quorum: Annotated[float, Field(gt=0, le=1)] | Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        1,
+        union_mode="left_to_right",
+        description="How many of a round's clients must be heard: a share (0.5), a number (1 is one client), "
+        "or all, and then an exchange is repeated until they are.",
+    )
+    deadline: float = Field(600.0, gt=0, description="Seconds that an exchange may take.")
+    secret: Literal["drawn", "seed"] = Field(
+        "drawn",
+        description="What keys a client's own draws (order of training, noise): a secret that it draws, or "
+        "the public seed, as in a simulation, whose results it then repeats; noise can then be undone.",
+    )
+    facts: FactsSection | None = Field(
+        None, description="What the data look like, for members that do not have those of `data`."
+    )
+
+    @field_validator("quorum", mode="before")
+    @classmethod
+    def _whole_numbers_count(cls, value: object) -> object:
+        if isinstance(value, float) and value > 1:
+            raise UserError(f"deploy.quorum {value} is above 1.0; a number of clients is a whole number")
+        return value
+
+
 class CheckpointSection(Section):
     """When the state is saved."""
 

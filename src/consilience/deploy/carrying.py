@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from consilience import wire
 from consilience.deploy.hub import Hub, Report
 from consilience.deploy.peer import Heard, Peer
 from consilience.deploy.site import Order, Site
@@ -56,9 +57,15 @@ class InProcess:
         found = Answers({})
         for number, order in orders.items():
             try:
-                found.data[number] = self._sites[number].answer(order)
+                answer = self._sites[number].answer(order)
             except RefusedError as error:
                 found.failed[number] = str(error)
+                continue
+            header = wire.decode(order.data)[1]
+            if header.kind == "work" and header.exchange >= 0 and number in self._lost(header.round):
+                found.failed[number] = "its answer was lost"
+            else:
+                found.data[number] = answer
         return found
 
 

@@ -1,7 +1,7 @@
 """The server of a federation, without its network: it gives orders, and combines the answers that are sound.
 
 Nothing that arrives is trusted: its size, digest, sender, run, exchange, number of samples and form are
-checked before a method sees it. What is refused is told with its sender and the reason, and the round goes on.
+checked before a method sees it. What is refused is told, with its sender and the reason; the round goes on.
 """
 
 from __future__ import annotations

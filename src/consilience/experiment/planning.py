@@ -108,7 +108,7 @@ def plan(config: Config) -> list[Arm]:
         if (name, one.data.resident) not in streamed:
             streamed[name, one.data.resident] = is_streamed(one, datasets[name])
         for choice in one.method:
-            arms += _arms(
+            arms += arms_of(
                 setting,
                 one,
                 choice,
@@ -163,7 +163,7 @@ def _solvers(config: Config) -> list[tuple[Solver, dict[str, object]]]:
     ]
 
 
-def _arms(
+def arms_of(
     setting: str,
     config: Config,
     choice: MethodChoice,
