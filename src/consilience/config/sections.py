@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import traceback
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -22,7 +24,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.normalising import Normalisation
 from consilience.data.sets import SOURCES, Source
 from consilience.engine.network import Network
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, described, unknown
 from consilience.learning.coordinate import Coordinate
 from consilience.plugins import is_reference, load
 
@@ -201,7 +203,14 @@ def made_data(section: dict[str, Any], function: Any) -> dict[str, Any]:
         inspect.signature(function).bind(**options)
     except TypeError as error:
         raise UserError(f"data: {name}: {error}") from None
-    own = function(**options)
+    try:
+        own = function(**options)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}, line {last.lineno}"
+        raise UserError(f"data: {name} fails in {place}: {described(error)}") from error
     if isinstance(own, dict):
         own = Dataset.from_clients(own, name)
     if not isinstance(own, Dataset):

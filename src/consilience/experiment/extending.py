@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from consilience.config import Config, load_config
+from consilience.config.files import read_values
 from consilience.data.dataset import Dataset
+from consilience.data.sets import SOURCES
 from consilience.errors import UserError
 from consilience.experiment.execution import Functions, run
 from consilience.experiment.folder import CONFIG, RunFolder
 from consilience.experiment.planning import plan
 from consilience.experiment.result import Listener, Result
+from consilience.plugins import is_reference
 
 LOG = logging.getLogger("consilience")
 
@@ -25,6 +27,7 @@ def resume(
     rounds: int | None = None,
     on_round: Functions = (),
     data: Dataset | None = None,
+    model: object = None,
 ) -> Result:
     """Continue a run from its last checkpoint; it ends as if it had never been interrupted.
 
@@ -35,6 +38,7 @@ def resume(
             bit, as a run of so many rounds, unless a schedule of learning rates is stretched over a run.
         on_round: A function, or several, as for `run`.
         data: The data set, where it was one from Python.
+        model: The model, where it was one from Python that no file can name.
     """
     if isinstance(path, Result):
         if path.path is None:
@@ -43,13 +47,16 @@ def resume(
     folder = RunFolder(Path(path))
     if not (folder.path / CONFIG).exists():
         raise UserError(f"{folder.path} does not hold a run: there is no {CONFIG}")
-    config = _written(folder, data)
+    given = _Given(data, model)
+    config = _written(folder, given)
+    if rounds is not None and not isinstance(rounds, int):
+        raise UserError(f"rounds is a whole number, not {rounds!r}")
     if rounds is not None and rounds < config.rounds:
         raise UserError(f"{folder.path} has {config.rounds} rounds: rounds={rounds} would be fewer")
     result = run(config, folder=folder, existing="resume", listener=listener, on_round=on_round)
     if rounds is None or rounds == config.rounds:
         return result
-    longer = _with_rounds(folder, rounds, data)
+    longer = given.read(folder, rounds)
     if config.schedule and any(one.stretches for one in config.schedule.variants):
         LOG.warning(
             "the schedule is stretched over %d rounds from here on; those so far followed one over %d",
@@ -61,21 +68,38 @@ def resume(
     return run(longer, folder=folder, existing="resume", listener=listener, on_round=on_round)
 
 
-def _written(folder: RunFolder, data: Dataset | None) -> Config:
+@dataclass(frozen=True)
+class _Given:
+    """What a run was given from Python, so that its files cannot say it."""
+
+    data: Dataset | None
+    model: object
+
+    def read(self, folder: RunFolder, rounds: int | None = None) -> Config:
+        """The run's configuration, perhaps with another number of rounds."""
+        path = folder.path / CONFIG
+        values = read_values(path)
+        for section in (one.get("data") for one in (values, *values.get("compare", ()))):
+            name = section.get("name") if isinstance(section, dict) else section
+            if self.data is None and name is not None and not is_reference(name) and name not in SOURCES:
+                raise UserError(
+                    f"{path}: the data of this run ({name}) were given from Python and no file can name them: "
+                    "continue with cs.resume(..., data=the same data)"
+                )
+        changes = [] if rounds is None else [f"rounds={rounds}"]
+        return load_config(path, changes, own=self.data, model=self.model)
+
+
+def _written(folder: RunFolder, given: _Given) -> Config:
     """The run's configuration; a kill may have come before its new number of rounds was written there."""
-    config = load_config(folder.path / CONFIG, own=data)
+    config = given.read(folder)
     checkpoint = folder.load_checkpoint()
     if checkpoint is None or not checkpoint.rounds or checkpoint.rounds == config.rounds:
         return config
-    longer = _with_rounds(folder, checkpoint.rounds, data)
+    longer = given.read(folder, checkpoint.rounds)
     with folder.locked():
         folder.write_config(longer.resolved().written())
     return longer
-
-
-def _with_rounds(folder: RunFolder, rounds: int, data: Dataset | None) -> Config:
-    changes: Sequence[str] = [f"rounds={rounds}"]
-    return load_config(folder.path / CONFIG, changes, own=data)
 
 
 def _extend(folder: RunFolder, config: Config, longer: Config) -> None:

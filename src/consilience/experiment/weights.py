@@ -7,7 +7,6 @@ to use it: the architecture, the shape of inputs and their normalisation. So a f
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 from collections.abc import Iterable
@@ -31,6 +30,7 @@ from consilience.engine.scene import Scene
 from consilience.errors import UserError, unknown
 from consilience.experiment.folder import WEIGHTS, atomic_write
 from consilience.experiment.planning import Arm
+from consilience.learning.layers import copied
 from consilience.learning.task import Task
 from consilience.types import State
 
@@ -114,11 +114,11 @@ def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, in
         task: What was computed; it holds what is not trained.
         models: Every model with its replica and the client whose own it is, if it is one's.
     """
-    common, network = _common(arm), _network(arm.scene)
+    common, network = _common(arm), network_of(arm.scene)
     for replica, client, state in models:
         method, seed = arm.who(replica)
         origin = Origin(setting=arm.setting, method=method, seed=seed, client=client, **common)
-        tensors = _plain(network, {**state, "frozen": task.frozen})
+        tensors = _plain(filled(network, {**state, "frozen": task.frozen}))
         header = {"format": "pt", HEADER: json.dumps(dataclasses.asdict(origin))}
         path = _path(run, arm.setting, method, seed, client)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,18 +143,23 @@ def _common(arm: Arm) -> dict[str, Any]:
     }
 
 
-def _network(scene: Scene) -> nn.Module:
+def network_of(scene: Scene) -> nn.Module:
     """A plain network, whose weights are to be replaced; one that was given stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        return copy.deepcopy(module_of(scene)).to(dtype=scene.dtype)
+        return copied(module_of(scene)).to(dtype=scene.dtype)
 
 
-def _plain(network: nn.Module, state: State) -> dict[str, Tensor]:
-    """The network's own state dict with the tensors of a state; tied ones are there under every name."""
+def filled(network: nn.Module, state: State) -> nn.Module:
+    """The network, with the tensors of a state in place of its own."""
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for params in state.values():
         for name, value in params.items():
             own[name].data = value.detach().cpu()  # which may have grown, with methods that match neurons
+    return network
+
+
+def _plain(network: nn.Module) -> dict[str, Tensor]:
+    """A network's state dict; tied tensors are there under every name."""
     return {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
 
 
