@@ -16,7 +16,7 @@ from consilience.types import Batch, Params, State
 
 
 def try_model(scene: Scene, task: Task, model: State) -> None:
-    """Refuse a model that does not take the data, does not give what the problem asks for, or cannot learn."""
+    """Refuse a model that does not take the data, or give what the problem asks for, or cannot learn."""
     data = scene.dataset
     row = Batch(
         row_of(scene).clone(),  # which a model may write to
@@ -30,7 +30,7 @@ def try_model(scene: Scene, task: Task, model: State) -> None:
         if prediction.shape[-1:] != (data.outputs,) or len(prediction) != 1:
             places = " at each place" if prediction.ndim > 2 else ""
             raise UserError(
-                f"the model gives {list(prediction.shape)} numbers for a batch of one row, and "
+                f"the model gives {list(prediction.shape[1:])} numbers for a row, and "
                 f"{task.problem.name} of these data asks for {data.outputs}{places}"
             )
         losses = task.loss(prediction, row.targets)
@@ -50,7 +50,8 @@ def try_model(scene: Scene, task: Task, model: State) -> None:
             "no_grad() or whole numbers in its forward"
         )
     try:
-        torch.func.grad(loss)(model["params"])
+        with torch.random.fork_rng(devices=[]):  # a model may draw from it
+            torch.func.grad(loss)(model["params"])
     except _UNFIT as error:
         raise _untrainable(error) from error
 

@@ -11,10 +11,11 @@ from consilience.config.files import read_values
 from consilience.data.dataset import Dataset
 from consilience.data.sets import SOURCES
 from consilience.errors import UserError
-from consilience.experiment.execution import Functions, run
+from consilience.experiment.execution import run
 from consilience.experiment.folder import CONFIG, RunFolder
 from consilience.experiment.planning import plan
 from consilience.experiment.result import Listener, Result
+from consilience.experiment.stopping import Functions
 from consilience.plugins import is_reference
 
 LOG = logging.getLogger("consilience")
@@ -83,7 +84,7 @@ class _Given:
             name = section.get("name") if isinstance(section, dict) else section
             if self.data is None and name is not None and not is_reference(name) and name not in SOURCES:
                 raise UserError(
-                    f"{path}: the data of this run ({name}) were given from Python and no file can name them: "
+                    f"{path}: the data of this run ({name}) were given from Python, and no file names them: "
                     "continue with cs.resume(..., data=the same data)"
                 )
         changes = [] if rounds is None else [f"rounds={rounds}"]

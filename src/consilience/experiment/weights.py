@@ -61,6 +61,8 @@ class Origin:
     shift: list[Any]
     scale: list[Any]
     """`(raw - shift) / scale` is what the network takes."""
+    name: str = ""
+    """What the client is called, where clients have names."""
 
     @classmethod
     def read(cls, text: str) -> Origin:
@@ -117,7 +119,9 @@ def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, in
     common, network = _common(arm), network_of(arm.scene)
     for replica, client, state in models:
         method, seed = arm.who(replica)
-        origin = Origin(setting=arm.setting, method=method, seed=seed, client=client, **common)
+        names = arm.scene.partitions[seed].names
+        name = names[client] if names and client is not None else ""
+        origin = Origin(setting=arm.setting, method=method, seed=seed, client=client, name=name, **common)
         tensors = _plain(filled(network, {**state, "frozen": task.frozen}))
         header = {"format": "pt", HEADER: json.dumps(dataclasses.asdict(origin))}
         path = _path(run, arm.setting, method, seed, client)
@@ -179,7 +183,7 @@ def load_model(
     *,
     setting: str | None = None,
     seed: int | None = None,
-    client: int | None = None,
+    client: int | str | None = None,
     model: nn.Module | None = None,
 ) -> Predictor:
     """The model that a run ended with, ready for raw inputs: normalisation is a part of it.
@@ -189,7 +193,7 @@ def load_model(
         method: What the run's table calls the method, e.g. `"fedprox mu=0.1"`; not needed where there is one.
         setting: The setting, where there are several.
         seed: The seed; by default the first.
-        client: Whose own model is wanted, of methods that have such, or of a graph's nodes.
+        client: Whose own model is wanted, by number or name, of methods that have such; or a graph's node.
         model: The network, where it was made in Python so that the run cannot make it again.
     """
     path = find_weights(Path(run), method, setting=setting, seed=seed, client=client)
@@ -228,7 +232,7 @@ def _made_again(origin: Origin) -> nn.Module:
 
 
 def find_weights(
-    run: Path, method: str | None, *, setting: str | None, seed: int | None, client: int | None
+    run: Path, method: str | None, *, setting: str | None, seed: int | None, client: int | str | None
 ) -> Path:
     """The file of the model that is meant; the arguments are those of `load_model`."""
     if run.is_file():
@@ -242,16 +246,31 @@ def find_weights(
     place = seeds[0] if seed is None else place / f"seed-{seed}"
     if not place.is_dir():
         raise unknown("seed", str(seed), [one.name.removeprefix("seed-") for one in seeds])
+    if isinstance(client, str):
+        client = _numbers(place).get(client, client)
     path = place / ("model.safetensors" if client is None else f"client-{client}.safetensors")
     if path.exists():
         return path
     there = sorted(int(one.stem.removeprefix("client-")) for one in place.glob("client-*.safetensors"))
     if not there:
         raise UserError(f"clients of {place.parent.name} have no models of their own: leave client out")
-    known = f"{there[0]} to {there[-1]}" if len(there) == there[-1] - there[0] + 1 else str(there)
+    known = ", ".join(_numbers(place))
+    if not known:
+        known = f"{there[0]} to {there[-1]}" if len(there) == there[-1] - there[0] + 1 else str(there)
     if client is None:
         raise UserError(f"every client of {place.parent.name} has a model of its own: choose client={known}")
     raise UserError(f"there is no model of client {client}; there are those of {known}")
+
+
+def _numbers(place: Path) -> dict[str, int]:
+    """The numbers of clients by their names, of those that have both a name and a model there."""
+    found = {}
+    for path in sorted(place.glob("client-*.safetensors")):
+        with safetensors.safe_open(path, "pt") as file:
+            origin = Origin.read(file.metadata()[HEADER])
+        if origin.name and origin.client is not None:
+            found[origin.name] = origin.client
+    return found
 
 
 def _chosen(kind: str, folder: Path, name: str | None) -> Path:
