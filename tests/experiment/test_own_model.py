@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import consilience as cs
 from consilience.config.config import read_config
@@ -80,6 +82,17 @@ class Doing(nn.Module):
         return self.after(self.layer(self.before(x)))
 
 
+class Clipping(nn.Linear):
+    """A model that keeps its weights small."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data.clamp_(-0.01, 0.01)
+        return super().forward(x)
+
+
 @pytest.fixture
 def train(blobs):
     """Runs two rounds with a model."""
@@ -141,8 +154,15 @@ def test_other_ways_to_say_which_model(train, nets, model):
         (Doing(lambda x: x.long()), "does not depend on its parameters, so it cannot learn"),
         (
             Doing(lambda x: x + float(x.detach().numpy().sum())),
-            "cannot be trained, it is to be written in torch",
+            "cannot be trained, it leaves torch",
         ),
+        (Doing(lambda x: x + random.random()), "gives something else when it is called again"),
+        (
+            Doing(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)),
+            "torch.func cannot differentiate it",
+        ),
+        (Clipping(), "writes to its parameters in its forward"),
+        (nn.Sequential(nn.Embedding(9, 3, max_norm=1.0)), "an embedding with max_norm writes to its weights"),
         (Doing(before=lambda x: x.add_(1)), "cannot be trained, write to a copy of its inputs"),
         (nn.Linear(9, 3), "does not fit classification of float32 [5] inputs"),
         (nn.LSTM(5, 3), "gives a tuple, not a tensor"),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from consilience import tree
 from consilience.data.dataset import Dataset
 from consilience.engine.scene import Scene
 from consilience.errors import UserError
@@ -17,7 +18,9 @@ from consilience.types import Batch, Params, State
 
 def try_model(scene: Scene, task: Task, model: State) -> None:
     """Refuse a model that does not take the data, or give what the problem asks for, or cannot learn."""
-    data = scene.dataset
+    if any(getattr(layer, "max_norm", None) is not None for layer in task.skeleton.modules()):
+        raise UserError("an embedding with max_norm writes to its weights when it is read: leave that out")
+    data, before = scene.dataset, tree.map_leaves(torch.clone, model)
     row = Batch(
         row_of(scene).clone(),  # which a model may write to
         data.targets[:1],
@@ -54,6 +57,24 @@ def try_model(scene: Scene, task: Task, model: State) -> None:
             torch.func.grad(loss)(model["params"])
     except _UNFIT as error:
         raise _untrainable(error) from error
+    if not all(map(torch.equal, tree.flatten(model).values(), tree.flatten(before).values())):
+        raise UserError("the model writes to its parameters in its forward; move that out of it")
+    _check_repeatable(task, model, row)
+
+
+def _check_repeatable(task: Task, model: State, row: Batch) -> None:
+    """Refuse a model that does not follow from its weights, its inputs and torch's random numbers alone."""
+
+    def says() -> Tensor:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            return task.forward(model, row, training=True).prediction
+
+    if not torch.allclose(says(), says(), equal_nan=True):
+        raise UserError(
+            "the model gives something else when it is called again: it keeps what it has seen, or draws by "
+            "other means than torch's"
+        )
 
 
 _UNFIT = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
@@ -76,7 +97,11 @@ def _untrainable(error: Exception) -> UserError:
     if isinstance(error, UserError):
         return error
     why = " ".join(str(error).split())
-    hint = "write to a copy of its inputs" if "in-place" in why else "it is to be written in torch throughout"
+    hints = {
+        "in-place": "write to a copy of its inputs",
+        "data pointer": "it leaves torch, or packs sequences",
+    }
+    hint = next((text for word, text in hints.items() if word in why), "torch.func cannot differentiate it")
     return UserError(f"the model cannot be trained, {hint}: {why:.160}")
 
 
