@@ -128,7 +128,7 @@ def test_own_data(kind: str):
 
 def test_own_data_cannot_be_resumed_without_them(tmp_path: Path):
     cs.run("fedavg", out=tmp_path, data=OWN, **TINY)
-    with pytest.raises(cs.UserError, match="unknown data set 'points'"):
+    with pytest.raises(cs.UserError, match=r"data of this run \(points\) were given from Python"):
         cs.resume(tmp_path / "run")
 
 

@@ -10,8 +10,8 @@ from consilience.algorithm import Algorithm
 from consilience.config.config import read_config
 from consilience.experiment import Listener, Result
 from consilience.experiment import run as run_experiment
-from consilience.experiment.execution import Functions
 from consilience.experiment.folder import Existing, RunFolder
+from consilience.experiment.stopping import Functions
 from consilience.experiment.weights import load_model
 
 __all__ = ["load_model", "run"]

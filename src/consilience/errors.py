@@ -24,6 +24,16 @@ def kind_of(value: object) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
+def described(error: Exception) -> str:
+    """An error of somebody's code in one line: its class, and what it says, if that is not too long.
+
+    >>> described(KeyError("age"))
+    "KeyError: 'age'"
+    """
+    says = " ".join(str(error).split())
+    return f"{type(error).__name__}: {says:.160}" if says else type(error).__name__
+
+
 def unknown(kind: str, name: str, valid: Iterable[str], meant: str | None = None) -> UserError:
     """An error for a name that does not exist, with the one that was meant, or the nearest one that exists.
 

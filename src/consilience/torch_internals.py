@@ -297,6 +297,23 @@ def called(
     return result, after
 
 
+@contextmanager
+def as_if_compiled() -> Iterator[None]:
+    """A context in which `torch.compiler.is_compiling()` says yes.
+
+    Code that must not look at numbers then does not: of a mask, say, whether anything is masked.
+
+    Relied on: the function gives this variable, which is read each time. Promised: what the function means.
+    """
+    compiler: Any = torch.compiler
+    before = compiler._is_compiling_flag
+    compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag = before
+
+
 def looking_inside(function: Callable[..., Any]) -> Callable[..., Any]:
     """A Python function of `torch.nn.functional`, of which a mode sees the calls inside and not the function.
 

@@ -70,7 +70,7 @@ REFUSED = [
     (["compare=[3]"], "compare.0: "),
     (["targets=high"], "targets: "),
     (["out="], "out: "),
-    (["name=2024-13-45"], "name"),
+    (["rounds=2024-13-45"], "rounds"),
     (["model.hidden=8"], "hidden: Input should be a valid tuple, not 8"),
     (["model.hidden=[0]"], "hidden widths of at least 1"),
     # overrides

@@ -72,6 +72,12 @@ OVERRIDES = [
     ("rounds: 1", ["solver.lr=0.5"], "solver.lr", 0.5),
     ("rounds: 1", ["model.hidden=[8]"], "model.hidden", [8]),
     ("rounds: 1", ["partition.holdout=0.2"], "partition.holdout", 0.2),
+    ("note: old", ["note="], "note", ""),
+    ("note: old", ["note=3"], "note", "3"),
+    ("note: old", ["note=yes"], "note", "yes"),
+    ("note: old", ["note='a quoted one'"], "note", "a quoted one"),
+    ("note: old", ["note=hwa: better: by far # really"], "note", "hwa: better: by far # really"),
+    ("name: old", ["name=2024"], "name", "2024"),
 ]
 
 

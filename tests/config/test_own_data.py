@@ -28,6 +28,9 @@ def ready():
 def wrong():
     return 3
 
+def failing():
+    return {}["Basel"]
+
 """
 FILE = "{{method: fedavg, data: {data}, rounds: 1, model: {{name: mlp, hidden: [4]}}}}"
 
@@ -95,6 +98,7 @@ REFUSED = [
     ("'hospitals_of_a_test:laod'", "unknown name in hospitals_of_a_test 'laod'; did you mean 'load'?"),
     ("{name: 'hospitals_of_a_test:load', rowz: 3}", "hospitals_of_a_test:load 'rowz'; did you mean 'rows'?"),
     ("'hospitals_of_a_test:wrong'", "gives an int, not a Dataset or arrays by client"),
+    ("'hospitals_of_a_test:failing'", "failing fails in hospitals_of_a_test.py, line 18: KeyError: 'Basel'"),
 ]
 
 

@@ -105,7 +105,7 @@ def test_arrays_of_either_kind_give_the_same_data_set():
     ("field", "value", "message"),
     [
         ("targets", np.array([0.0, 1.0]), "targets: each has 1 numbers, but a model would give 2"),
-        ("inputs", np.array([["a"], ["b"]]), "inputs cannot become a tensor"),
+        ("inputs", np.array([["a"], ["b"]]), "inputs hold text or other objects, not numbers"),
         ("targets", np.array([0, 5]), "[0, 2)"),
     ],
 )

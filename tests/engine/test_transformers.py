@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -78,6 +79,20 @@ def test_a_classifier_with_dropout_trains_side_by_side(bert, texts, caplog):
     torch.manual_seed(5)
     assert train(texts, bert).digest == found.digest
     assert_close(params(found), params(train(texts, bert, executor="sequential")), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("maker", ["bert", "lora"])
+def test_padded_texts_train_side_by_side(maker, request, caplog):
+    """The library asks of every mask whether anything is masked, unless it thinks that it is compiled."""
+    random = np.random.default_rng(0)
+    rows = [random.integers(0, TOKENS - 1, length).tolist() for length in random.integers(2, LENGTH + 1, 40)]
+    data = Dataset.from_sequences(rows, [row[0] % CLASSES for row in rows])
+    assert data.padding is not None
+    model = request.getfixturevalue(maker)
+    with caplog.at_level(logging.WARNING, "consilience"):
+        found = train(data, model)
+    assert not caplog.records, caplog.text
+    assert_close(params(found), params(train(data, model, executor="sequential")), rtol=1e-9, atol=1e-11)
 
 
 METHODS = {

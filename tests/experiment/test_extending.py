@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from torch import nn
 
 import consilience as cs
 from consilience.cli.app import _rounds
@@ -152,3 +153,21 @@ def test_a_stretched_schedule_says_so(
     experiment.run(configure(rounds=1, schedule="cosine"), folder=RunFolder(tmp_path / "run"))
     resume(tmp_path / "run", rounds=2, data=blobs)
     assert "the schedule is stretched over 2 rounds" in caplog.text
+
+
+def test_a_run_of_data_and_a_model_from_python_gets_more_rounds(tmp_path: Path, blobs: Dataset):
+    module = nn.Linear(5, 3)
+    settings: dict[str, Any] = {"data": blobs, "model": module, "clients": 3, "local": {"steps": 1}}
+    short = cs.run("fedavg", rounds=1, out=tmp_path, **settings)
+    with pytest.raises(
+        UserError, match=r"\(blobs\) were given from Python.*cs.resume\(..., data=the same data\)"
+    ):
+        cs.resume(short, rounds=3)
+    with pytest.raises(UserError, match=r"\(Linear\) was given from Python.*cs.resume\(..., model=the same"):
+        cs.resume(short, rounds=3, data=blobs)
+    with pytest.raises(UserError, match="was made with another model"):
+        cs.resume(short, rounds=3, data=blobs, model=nn.Linear(5, 3))
+    longer = cs.resume(short, rounds=3, data=blobs, model=module)
+    assert longer.digest == cs.run("fedavg", rounds=3, **settings).digest
+    with pytest.raises(UserError, match="rounds is a whole number, not '4'"):
+        cs.resume(short, rounds="4", data=blobs, model=module)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import consilience as cs
 from consilience.config.config import read_config
@@ -69,6 +71,28 @@ class Net(nn.Module):
         return self.outer(torch.relu(self.inner(x)))
 
 
+class Doing(nn.Module):
+    """A model that does something to its inputs, and to what it says."""
+
+    def __init__(self, after=lambda x: x, *, before=lambda x: x) -> None:
+        super().__init__()
+        self.layer, self.before, self.after = nn.Linear(5, 3), before, after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.layer(self.before(x)))
+
+
+class Clipping(nn.Linear):
+    """A model that keeps its weights small."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data.clamp_(-0.01, 0.01)
+        return super().forward(x)
+
+
 @pytest.fixture
 def train(blobs):
     """Runs two rounds with a model."""
@@ -125,6 +149,21 @@ def test_other_ways_to_say_which_model(train, nets, model):
         ("my_nets:no_module", "gives a dict, not a torch.nn.Module"),
         ("my_nets:needy", "needs width: give options"),
         (nn.Linear(5, 7), "gives [7] numbers for a row, and classification of these data asks for 3"),
+        (nn.Linear(5, 2), "gives [2] numbers for a row, and classification of these data asks for 3"),
+        (Doing(lambda x: x.detach()), "does not depend on its parameters, so it cannot learn"),
+        (Doing(lambda x: x.long()), "does not depend on its parameters, so it cannot learn"),
+        (
+            Doing(lambda x: x + float(x.detach().numpy().sum())),
+            "cannot be trained, it leaves torch",
+        ),
+        (Doing(lambda x: x + random.random()), "gives something else when it is called again"),
+        (
+            Doing(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)),
+            "torch.func cannot differentiate it",
+        ),
+        (Clipping(), "writes to its parameters in its forward"),
+        (nn.Sequential(nn.Embedding(9, 3, max_norm=1.0)), "an embedding with max_norm writes to its weights"),
+        (Doing(before=lambda x: x.add_(1)), "cannot be trained, write to a copy of its inputs"),
         (nn.Linear(9, 3), "does not fit classification of float32 [5] inputs"),
         (nn.LSTM(5, 3), "gives a tuple, not a tensor"),
         (nn.Sequential(nn.LazyConv2d(3, 3)), "does not fit classification"),
@@ -182,3 +221,37 @@ def test_nodes_start_alike_from_a_module_and_differently_from_its_class(train):
 
 def test_an_object_of_this_library_still_is_a_model(train):
     assert train(MLP((3,))).digest == train({"name": "mlp", "hidden": [3]}).digest
+
+
+class Keeping(nn.Module):
+    """A model that keeps a result of its last call, which torch refuses to copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = self.layer(x)
+        return self.last
+
+
+def test_results_that_a_module_keeps_are_no_hindrance(train):
+    module = Keeping()
+    module(torch.zeros(2, 5))
+    assert train(module).digest == train(module).digest
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        old = nn.utils.weight_norm(nn.Linear(5, 3))
+    new = nn.utils.parametrizations.weight_norm(nn.Linear(5, 3))
+    with torch.no_grad():
+        new.parametrizations.weight.original0.copy_(old.weight_g)
+        new.parametrizations.weight.original1.copy_(old.weight_v)
+        new.bias.copy_(old.bias)
+    losses = [train(one, dtype="float64").records[-1]["test_loss"] for one in (old, new)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_a_model_does_not_change_the_data_that_it_is_tried_on(train, blobs):
+    before = blobs.inputs[:].clone()
+    with pytest.raises(UserError, match="copy of its inputs"):
+        train(Doing(before=lambda x: x.add_(1)))
+    assert torch.equal(blobs.inputs[:], before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,48 @@ def test_a_module_has_the_statistics_and_the_type_of_the_run(configure: Callable
     assert final["buffers"]
 
 
+def test_a_module_that_was_given_stays_as_it_is(blobs: Dataset):
+    given = torch.nn.Sequential(torch.nn.Linear(5, 4).requires_grad_(False), torch.nn.Linear(4, 3))
+    before = {name: value.clone() for name, value in given.state_dict().items()}
+    seen: list[torch.nn.Module] = []
+
+    def look(state: RoundState) -> None:
+        module = state.module()
+        seen.append(copy.deepcopy(module))
+        with torch.no_grad():
+            for value in (*module.parameters(), *state.models["params"].values()):
+                value.zero_()  # it is the function's own
+        state.metrics["mine"] = 1  # type: ignore[index]
+
+    settings: dict[str, Any] = {"data": blobs, "clients": 3, "rounds": 2, "dtype": "float64", "model": given}
+    result = cs.run("fedavg", on_round=look, **settings)
+    assert result.digest == cs.run("fedavg", **settings).digest
+    assert all(torch.equal(value, before[name]) for name, value in given.state_dict().items())
+    assert given.training
+    assert torch.equal(seen[-1].state_dict()["0.weight"], before["0.weight"].double())
+    assert torch.equal(
+        seen[-1].state_dict()["1.weight"], result.models["star fedavg"]["params"]["1.weight"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ("print", "a function of the state of a round is wanted, not 'print'"),
+        ([3], "a function of the state of a round is wanted, not 3"),
+        (lambda: None, "is to take the state of a round: too many positional arguments"),
+        (lambda state, more: None, "is to take the state of a round: missing a required argument: 'more'"),
+        (
+            lambda state: state.module(1) and None,
+            "there is no model 1 of fedavg: they are counted from 0 to 0",
+        ),
+    ],
+)
+def test_functions_that_cannot_be_called(functions: Any, message: str, configure: Callable[..., Config]):
+    with pytest.raises(UserError, match=message):
+        experiment.run(configure(), on_round=functions)
+
+
 def test_what_a_function_may_return(configure: Callable[..., Config]):
     with pytest.raises(UserError, match=r"on_round returned True; it must return None or \"stop\""):
         experiment.run(configure(), on_round=lambda state: True)
@@ -194,5 +237,7 @@ def test_conditions_that_make_no_sense(value: Any, message: str):
 def test_a_score_that_nobody_records(configure: Callable[..., Config]):
     with pytest.raises(UserError, match="unknown score in stop_when 'acuracy'"):
         experiment.run(configure(stop_when={"acuracy": 0.9}))
+    with pytest.raises(UserError, match=r"stop_when: accuracy 90 is not in \(0, 1\]; write 0.9 for 90 %"):
+        experiment.run(configure(stop_when={"accuracy": 90}))
     written = configure(stop_when={"patience": 3, "accuracy": 0.9}).written()
     assert written["stop_when"] == {"accuracy": 0.9, "patience": 3, "least": 0.0, "after": 0}

@@ -45,3 +45,12 @@ def test_they_are_alike_for_all_learning_rates(name: str, configure: Callable[..
         config = configure(method=name, solver={"name": "sgd", "lr": lr}, local=local, rounds=2, **setting)
         digests.add(experiment.run(config).digest)
     assert len(digests) == 1
+
+
+def test_a_schedule_that_makes_no_difference_is_said(
+    configure: Callable[..., Config], caplog: pytest.LogCaptureFixture
+):
+    experiment.run(configure(method=["fedavg", "fedsgd"], rounds=1, schedule="cosine"))
+    assert caplog.messages == [
+        "schedule has no effect on fedsgd: clients take no steps with the solver there"
+    ]

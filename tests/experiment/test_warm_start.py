@@ -10,7 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import consilience as cs
 from consilience.config.config import Config, read_config
+from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 from consilience.experiment import Listener
 from consilience.experiment import execution as experiment
@@ -91,6 +93,8 @@ class Evil:
         ("text", "neither safetensors nor a state dict"),
         (Evil(), "neither safetensors nor a state dict"),
         ([1, 2], "holds a list, not a state dict"),
+        (torch.nn.Linear(2, 2), r"neither safetensors nor a state dict of plain tensors, as torch.save"),
+        ({"a": torch.full((2,), torch.nan)}, "holds NaN or infinity"),
         ({"a": torch.zeros(2)}, r"does not hold this model's weights: .*Missing key"),
     ],
 )
@@ -111,7 +115,23 @@ def test_other_files_are_refused(
     assert "code of others" not in capsys.readouterr().out
 
 
+def test_a_run_of_a_frozen_model_starts_another(tmp_path: Path, blobs: Dataset):
+    model = torch.nn.Sequential(torch.nn.Linear(5, 4).requires_grad_(False), torch.nn.Linear(4, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    settings: dict[str, Any] = {"data": blobs, "model": model, "clients": 3}
+    first = cs.run("fedavg", rounds=2, out=tmp_path, **settings)
+    path = next((tmp_path / "run" / "models").iterdir())
+    second = cs.run("fedavg", init=path, **{**settings, **FROZEN})
+    for name, value in first.models["star fedavg"]["params"].items():
+        torch.testing.assert_close(second.models["star fedavg"]["params"][name], value)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_a_misspelt_word_is_no_file():
+    with pytest.raises(
+        UserError, match=r"init: common, different or the path of a file of weights, not a Linear"
+    ):
+        read_config({"init": torch.nn.Linear(2, 2)})
     with pytest.raises(UserError, match="expected common, different or a file of weights"):
         experiment.plan(read_config({"init": "comon"}))
     with pytest.raises(UserError, match=r"dechetero means init: different, but init is model\.pt"):

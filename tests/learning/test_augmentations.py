@@ -169,6 +169,10 @@ def smaller(inputs: Tensor, key: Tensor) -> Tensor:
     return inputs[..., 1:]
 
 
+def nothing(inputs: Tensor, key: Tensor) -> None:
+    inputs.flip(-1)
+
+
 def alone(inputs: Tensor) -> Tensor:
     return inputs
 
@@ -178,6 +182,7 @@ REFUSED = [
     (OWN, [careless], "gives other results for the same key; draw from the key"),
     (OWN, [smaller], "gives torch.float64 [3, 3, 9, 7] for torch.float64 [3, 3, 9, 8]"),
     (OWN, [alone], "alone(inputs, key, ...): too many positional arguments"),
+    (OWN, [nothing], "gives a NoneType, not the inputs"),
     (OWN, "flop", "unknown augment 'flop'; did you mean 'flip'?"),
     (OWN, {"name": "crop", "padding": 8}, "padding 8 is too much for images of 9x8"),
     (POINTS, "flip", "augment: flip: it takes images, not inputs of shape (8,)"),

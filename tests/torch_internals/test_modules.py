@@ -189,3 +189,12 @@ def test_a_custom_operation_has_a_rule_for_vmap(same):
     with internals.every_operation(operate):
         halved(x, 1)
     assert seen == ["consilience_canary.halved.default"], f"torch changed: custom operations arrive as {seen}"
+
+
+def test_code_can_be_told_that_it_is_compiled():
+    with internals.as_if_compiled():
+        assert torch.compiler.is_compiling(), "torch changed: is_compiling() does not read its variable"
+        with internals.as_if_compiled():
+            pass
+        assert torch.compiler.is_compiling()
+    assert not torch.compiler.is_compiling()

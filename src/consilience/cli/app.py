@@ -163,7 +163,7 @@ def export(
     method: Annotated[str | None, typer.Option(help="The method, as the table calls it.")] = None,
     setting: Annotated[str | None, typer.Option(help="The setting, where there are several.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed; by default the first.")] = None,
-    client: Annotated[int | None, typer.Option(help="Whose own model.")] = None,
+    client: Annotated[str | None, typer.Option(help="Whose own model: a number, or a name.")] = None,
     to: Annotated[
         Path | None, typer.Option(help="Where to write; by default beside the model's own file.")
     ] = None,

@@ -82,6 +82,13 @@ def _read_seeds(value: object) -> object:
     return [value]
 
 
+def _read_init(value: object) -> object:
+    """How models start, or where the file of weights is."""
+    if value is None or isinstance(value, str | Path):
+        return value if value is None else str(value)
+    raise UserError(f"init: common, different or the path of a file of weights, not a {type(value).__name__}")
+
+
 class Config(Section):
     """One run: methods compared in one setting, or in several."""
 
@@ -124,7 +131,7 @@ class Config(Section):
     topology: TopologyField = Field(
         default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
     )
-    init: Init | str | None = Field(
+    init: Annotated[Init | str | None, BeforeValidator(_read_init)] = Field(
         None,
         description="How models start: common or different, by default common on a star and different on a "
         "graph; or a file of weights (safetensors, or a state dict) with which all start.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -11,13 +12,33 @@ from consilience.config.config import Config, read_config
 from consilience.config.overrides import apply, check_effect
 from consilience.data.dataset import Dataset
 from consilience.errors import UserError
+from consilience.models.own import names_unwritten
 
 
-def load_config(path: Path, overrides: Sequence[str] = (), own: Dataset | None = None) -> Config:
+def load_config(
+    path: Path, overrides: Sequence[str] = (), own: Dataset | None = None, model: object = None
+) -> Config:
     """The configuration in a file, after `key=value` overrides (dotted keys, YAML values).
 
-    `own` is a data set from Python, in place of a known one.
+    `own` is a data set from Python, in place of a known one, and `model` one that no file can name.
     """
+    values = read_values(path)
+    for number, override in enumerate(overrides):
+        check_effect(values, override)
+        apply(values, override, {earlier.partition("=")[0] for earlier in overrides[:number]})
+    return with_given(values, path, own, model)
+
+
+def with_given(values: dict[str, Any], path: Path, own: Dataset | None, model: object) -> Config:
+    """The configuration of a file's values, with data and a model that no file can name; see `load_config`."""
+    for one in () if model is None else (values, *values.get("compare", ())):
+        if names_unwritten(one.get("model")):
+            one["model"] = model
+    return read_config(values, str(path), own)
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """The keys and values of a file, as they stand there."""
     try:
         values = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -26,7 +47,4 @@ def load_config(path: Path, overrides: Sequence[str] = (), own: Dataset | None =
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected keys and values, found {type(values).__name__}")
-    for number, override in enumerate(overrides):
-        check_effect(values, override)
-        apply(values, override, {earlier.partition("=")[0] for earlier in overrides[:number]})
-    return read_config(values, str(path), own)
+    return values

@@ -24,6 +24,10 @@ SLOTS = ("objective", "rule", "server")
 """The keys of a composed method, which hold named parts, too."""
 
 
+TEXTS = ("note", "name")
+"""Keys that hold texts, whatever these look like."""
+
+
 def check_effect(values: dict[str, Any], override: str) -> None:
     """Refuse an override that every item of `compare` overrides in turn."""
     key = override.partition("=")[0].partition(".")[0]
@@ -45,10 +49,7 @@ def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
     path, sign, text = override.partition("=")
     if not sign or not path:
         raise UserError(f"override {override!r} is not of the form key=value")
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        raise UserError(f"override {override!r}: the value is not valid YAML") from None
+    value = _read(path, text, override)
     *parents, last = path.split(".")
     place: Any = values
     for key in parents:
@@ -67,6 +68,17 @@ def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
     if owner == "local" and last in ("epochs", "steps"):
         place.pop("steps" if last == "epochs" else "epochs", None)  # one displaces the other
     place[last] = value
+
+
+def _read(path: str, text: str, override: str) -> Any:
+    """The value that a text stands for: what YAML says, but where a text is wanted never anything else."""
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        if path in TEXTS:
+            return text
+        raise UserError(f"override {override!r}: the value is not valid YAML") from None
+    return text if path in TEXTS and not isinstance(value, str) else value
 
 
 def _enter(place: Any, key: str, override: str) -> Any:

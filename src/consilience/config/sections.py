@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -21,7 +23,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.normalising import Normalisation
 from consilience.data.sets import SOURCES, Source
 from consilience.engine.network import Network
-from consilience.errors import UserError, check_options, kind_of, unknown
+from consilience.errors import UserError, check_options, described, kind_of, unknown
 from consilience.learning.coordinate import Coordinate
 from consilience.plugins import is_reference, load
 
@@ -235,7 +237,14 @@ def made_data(section: dict[str, Any], function: Any) -> dict[str, Any]:
     if not callable(function):
         raise UserError(f"data: {name} is {kind_of(function)}, not a function that gives data")
     check_options(f"data {name}", function, 0, options)
-    own = function(**options)
+    try:
+        own = function(**options)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}, line {last.lineno}"
+        raise UserError(f"data: {name} fails in {place}: {described(error)}") from error
     if isinstance(own, dict):
         own = Dataset.from_clients(own, name)
     if not isinstance(own, Dataset):

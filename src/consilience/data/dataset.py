@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,11 @@ from consilience.data.own.reading import FromOwn
 from consilience.data.stored import Inputs, chunks
 from consilience.errors import UserError
 from consilience.problems import Classification, MultiLabel, NextToken, Problem, Regression
+
+LOG = logging.getLogger("consilience")
+
+MORE_CLASSES = 1000
+"""How many more classes than rows there may be before labels are taken for something else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +206,31 @@ def with_outputs(cls: type[Dataset], classes: int | None, problem: Problem | Non
         classes = max(kind.outputs(column) if column.numel() else 0 for column in columns)
         if isinstance(kind, NextToken):
             classes = max([classes, *(int(chunk.max()) + 1 for chunk in chunks(inputs) if chunk.numel())])
+        if isinstance(kind, Classification):
+            _check_labels(parts["name"], torch.cat(columns), classes)
+    if problem is None and isinstance(kind, Regression) and all((c == c.round()).all() for c in columns):
+        LOG.warning(
+            "%s: targets are floats, so these are numbers to predict; give integers if they are classes",
+            parts["name"],
+        )
     return cls(outputs=classes, problem=kind, **parts)
+
+
+def _check_labels(name: str, labels: Tensor, classes: int) -> None:
+    """Say so where classes seem not to be counted from 0, and refuse far more classes than rows."""
+    if labels.ndim != 1 or not len(labels):
+        return
+    lowest = int(labels.min())
+    if classes > len(labels) + MORE_CLASSES:
+        raise UserError(
+            f"{name}: targets go up to {classes - 1}, for {len(labels)} rows; number classes from 0 on, "
+            "e.g. by np.unique(labels, return_inverse=True)[1]"
+        )
+    if lowest > 0:
+        LOG.warning(
+            "%s: targets go from %d to %d, and classes are counted from 0: %d of them have no rows",
+            name, lowest, classes - 1, lowest,
+        )  # fmt: skip
 
 
 def problem_of(inputs: Inputs, targets: Tensor) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from consilience.errors import UserError
 from consilience.types import IntArray
 
 CHUNK_ROWS, CHUNK_BYTES = 4096, 2**28
@@ -51,12 +53,25 @@ class Mapped(Stored):
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.array = array
+        named = getattr(array, "filename", None)
+        self.file = None if named is None else Path(named)
+        self.bytes = self._found()
         # Whole numbers that are no bytes are tokens.
         self.tokens = array.dtype.kind in "iu" and array.dtype != np.uint8
         self.shape = torch.Size(array.shape)
         self.dtype = self.rows(np.zeros(0, dtype=np.int64)).dtype
 
+    def _found(self) -> int | None:
+        """How large the file is; None where there is none, or none any more: its pages stay until the end."""
+        return self.file.stat().st_size if self.file is not None and self.file.exists() else None
+
     def rows(self, numbers: IntArray) -> Tensor:
+        found = self._found()
+        if found is not None and self.bytes is not None and found < self.bytes:
+            # To read what is gone would end the process without a word.
+            raise UserError(
+                f"{self.file} has become shorter; files of data must stay as they are during a run"
+            )
         chosen = np.ascontiguousarray(self.array[numbers])
         return torch.from_numpy(chosen.astype(np.int64) if self.tokens else chosen)
 

@@ -2,36 +2,78 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from consilience import tree
 from consilience.data.dataset import Dataset
 from consilience.engine.scene import Scene
 from consilience.errors import UserError
+from consilience.learning.layers import copied
 from consilience.learning.task import Task
 from consilience.learning.warm_start import warm_started
-from consilience.types import Batch, State
+from consilience.types import Batch, Params, State
 
 
 def try_model(scene: Scene, task: Task, model: State) -> None:
-    """Refuse a model that does not take the data, or does not give what the problem asks for."""
-    data = scene.dataset
-    inputs = row_of(scene)
+    """Refuse a model that does not take the data, or give what the problem asks for, or cannot learn."""
+    if any(getattr(layer, "max_norm", None) is not None for layer in task.skeleton.modules()):
+        raise UserError("an embedding with max_norm writes to its weights when it is read: leave that out")
+    data, before = scene.dataset, tree.map_leaves(torch.clone, model)
     row = Batch(
-        inputs, data.targets[:1], torch.ones(1, dtype=scene.dtype), torch.zeros((), dtype=torch.int64)
+        row_of(scene).clone(),  # which a model may write to
+        data.targets[:1],
+        torch.ones(1, dtype=scene.dtype),
+        torch.zeros((), dtype=torch.int64),
     )
-    try:
-        prediction = task.forward(model, row, training=False).prediction
+
+    def loss(params: Params, *, training: bool = True) -> Tensor:
+        prediction = task.forward({**model, "params": params}, row, training=training).prediction
+        if prediction.shape[-1:] != (data.outputs,) or len(prediction) != 1:
+            places = " at each place" if prediction.ndim > 2 else ""
+            raise UserError(
+                f"the model gives {list(prediction.shape[1:])} numbers for a row, and "
+                f"{task.problem.name} of these data asks for {data.outputs}{places}"
+            )
         losses = task.loss(prediction, row.targets)
+        if losses.shape != (1,):
+            raise UserError(f"{task.problem.name} takes no predictions of shape {list(prediction.shape)}")
+        return losses.sum()
+
+    try:
+        found = loss(
+            {name: value.detach().requires_grad_() for name, value in model["params"].items()}, training=False
+        )
     except _UNFIT as error:
         raise _unfit(scene, error) from error
-    if losses.shape != (1,) or prediction.shape[-1] != data.outputs:
+    if not found.requires_grad:
         raise UserError(
-            f"the model gives {list(prediction.shape[1:])} numbers for a row, and {task.problem.name} of "
-            f"these data asks for {data.outputs}{'' if prediction.ndim == 2 else ' at each place'}"
+            "what the model gives does not depend on its parameters, so it cannot learn: look for detach(), "
+            "no_grad() or whole numbers in its forward"
+        )
+    try:
+        with torch.random.fork_rng(devices=[]):  # a model may draw from it
+            torch.func.grad(loss)(model["params"])
+    except _UNFIT as error:
+        raise _untrainable(error) from error
+    if not all(map(torch.equal, tree.flatten(model).values(), tree.flatten(before).values())):
+        raise UserError("the model writes to its parameters in its forward; move that out of it")
+    _check_repeatable(task, model, row)
+
+
+def _check_repeatable(task: Task, model: State, row: Batch) -> None:
+    """Refuse a model that does not follow from its weights, its inputs and torch's random numbers alone."""
+
+    def says() -> Tensor:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            return task.forward(model, row, training=True).prediction
+
+    if not torch.allclose(says(), says(), equal_nan=True):
+        raise UserError(
+            "the model gives something else when it is called again: it keeps what it has seen, or draws by "
+            "other means than torch's"
         )
 
 
@@ -50,6 +92,19 @@ def _unfit(scene: Scene, error: Exception) -> UserError:
     return UserError(f"the model does not fit {problem} of {kind} inputs: {why:.160}{hint}")
 
 
+def _untrainable(error: Exception) -> UserError:
+    """What to say of a model that gives predictions and no gradients."""
+    if isinstance(error, UserError):
+        return error
+    why = " ".join(str(error).split())
+    hints = {
+        "in-place": "write to a copy of its inputs",
+        "data pointer": "it leaves torch, or packs sequences",
+    }
+    hint = next((text for word, text in hints.items() if word in why), "torch.func cannot differentiate it")
+    return UserError(f"the model cannot be trained, {hint}: {why:.160}")
+
+
 def row_of(scene: Scene) -> Tensor:
     """One input, as it lies in the data, in the type in which models take it."""
     first = scene.dataset.inputs[:1]
@@ -65,7 +120,7 @@ def module_of(scene: Scene) -> nn.Module:
 def _sized(scene: Scene, module: nn.Module) -> nn.Module:
     if not any(isinstance(value, UninitializedParameter) for value in module.parameters()):
         return module
-    module = copy.deepcopy(module).to(scene.dtype)  # one that was given stays as it is
+    module = copied(module).to(scene.dtype)  # one that was given stays as it is
     training = module.training
     try:
         with torch.no_grad():

@@ -29,7 +29,7 @@ from consilience.experiment.folder import (
     RunFolder,
     finite_line,
 )
-from consilience.experiment.planning import Arm, plan, roundings
+from consilience.experiment.planning import Arm, idle_schedules, plan, roundings
 from consilience.experiment.progress import NotebookDisplay, in_notebook
 from consilience.experiment.records import (
     client_line,
@@ -44,6 +44,7 @@ from consilience.experiment.records import (
 )
 from consilience.experiment.result import Listener, Result
 from consilience.experiment.stopping import (
+    Functions,
     OnRound,
     Stopped,
     asked_to_stop,
@@ -52,6 +53,7 @@ from consilience.experiment.stopping import (
     final_clients,
     final_models,
     kept_of,
+    read_functions,
     reason_to_stop,
     state_of,
     taken_apart,
@@ -66,10 +68,6 @@ from consilience.types import State
 LOG = logging.getLogger("consilience")
 
 
-Functions = OnRound | Sequence[OnRound]
-"""A function that is called after every round, or several."""
-
-
 def run(
     config: Config,
     *,
@@ -80,10 +78,10 @@ def run(
 ) -> Result:
     """Carry out a run; with a folder, its files are written and it can be resumed."""
     listener = listener or (NotebookDisplay() if in_notebook() else Listener())
-    functions = (on_round,) if callable(on_round) else tuple(on_round)
+    functions = read_functions(on_round)
     config = config.resolved()
     arms = plan(config)  # before anything is written: a mistake must not leave a folder behind
-    for line in roundings(arms):
+    for line in (*roundings(arms), *idle_schedules(arms)):
         LOG.warning(line)
     for arm in arms:
         if arm.config.stop_when:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
-from consilience.config import Config, load_config
-from consilience.config.config import read_config
+from consilience.config import Config
+from consilience.config.files import read_values, with_given
 from consilience.data.dataset import Dataset
+from consilience.data.sets import SOURCES
 from consilience.errors import UserError
-from consilience.experiment.execution import Functions, run
+from consilience.experiment.execution import run
 from consilience.experiment.folder import CONFIG, RunFolder
 from consilience.experiment.planning import plan
 from consilience.experiment.result import Listener, Result
+from consilience.experiment.stopping import Functions
+from consilience.plugins import is_reference
 
 LOG = logging.getLogger("consilience")
 
@@ -27,6 +28,7 @@ def resume(
     rounds: int | None = None,
     on_round: Functions = (),
     data: Dataset | None = None,
+    model: object = None,
 ) -> Result:
     """Continue a run from its last checkpoint; it ends as if it had never been interrupted.
 
@@ -37,6 +39,7 @@ def resume(
             bit, as a run of so many rounds, unless a schedule of learning rates is stretched over a run.
         on_round: A function, or several, as for `run`.
         data: The data set, where it was one from Python.
+        model: The model, where it was one from Python that no file can name.
     """
     if isinstance(path, Result):
         if path.path is None:
@@ -45,7 +48,10 @@ def resume(
     folder = RunFolder(Path(path))
     if not (folder.path / CONFIG).exists():
         raise UserError(f"{folder.path} does not hold a run: there is no {CONFIG}")
-    config = _written(folder, data)
+    given = _Given(data, model)
+    config = _written(folder, given)
+    if rounds is not None and not isinstance(rounds, int):
+        raise UserError(f"rounds is a whole number, not {rounds!r}")
     before = {one.rounds for _, one in config.settings()}
     if rounds is not None and rounds < max(before):
         raise UserError(f"{folder.path} has {max(before)} rounds: rounds={rounds} would be fewer")
@@ -55,7 +61,7 @@ def resume(
     result = run(config, folder=folder, existing="resume", listener=listener, on_round=on_round)
     if rounds is None or rounds == config.length:
         return result
-    longer = _with_rounds(folder, config.length, rounds, data)
+    longer = given.read(folder, (config.length, rounds))
     schedules = [one.schedule for _, one in config.settings() if one.schedule]
     if any(one.stretches for schedule in schedules for one in schedule.variants):
         LOG.warning(
@@ -68,26 +74,40 @@ def resume(
     return run(longer, folder=folder, existing="resume", listener=listener, on_round=on_round)
 
 
-def _written(folder: RunFolder, data: Dataset | None) -> Config:
+@dataclass(frozen=True)
+class _Given:
+    """What a run was given from Python, so that its files cannot say it."""
+
+    data: Dataset | None
+    model: object
+
+    def read(self, folder: RunFolder, longer: tuple[int, int] | None = None) -> Config:
+        """The run's configuration; `longer`: how many rounds it has, and how many it is to have."""
+        path = folder.path / CONFIG
+        values = read_values(path)
+        for section in (one.get("data") for one in (values, *values.get("compare", ()))):
+            name = section.get("name") if isinstance(section, dict) else section
+            if self.data is None and name is not None and not is_reference(name) and name not in SOURCES:
+                raise UserError(
+                    f"{path}: the data of this run ({name}) were given from Python, and no file names them: "
+                    "continue with cs.resume(..., data=the same data)"
+                )
+        for section in (values, *values.get("compare", ())) if longer else ():
+            if longer and section["rounds"] == longer[0]:  # others are of no setting
+                section["rounds"] = longer[1]
+        return with_given(values, path, self.data, self.model)
+
+
+def _written(folder: RunFolder, given: _Given) -> Config:
     """The run's configuration; a kill may have come before its new number of rounds was written there."""
-    config = load_config(folder.path / CONFIG, own=data)
+    config = given.read(folder)
     checkpoint = folder.load_checkpoint()
     if checkpoint is None or not checkpoint.rounds or checkpoint.rounds == config.length:
         return config
-    longer = _with_rounds(folder, config.length, checkpoint.rounds, data)
+    longer = given.read(folder, (config.length, checkpoint.rounds))
     with folder.locked():
         folder.write_config(longer.resolved().written())
     return longer
-
-
-def _with_rounds(folder: RunFolder, before: int, rounds: int, data: Dataset | None) -> Config:
-    """The run's configuration with more rounds, in every setting of a comparison."""
-    path = folder.path / CONFIG
-    whole = yaml.safe_load(path.read_text())
-    for section in (whole, *whole["compare"]):
-        if section["rounds"] == before:  # others are of no setting
-            section["rounds"] = rounds
-    return read_config(whole, str(path), data)
 
 
 def _extend(folder: RunFolder, config: Config, longer: Config) -> None:

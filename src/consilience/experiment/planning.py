@@ -137,6 +137,14 @@ def roundings(arms: Sequence[Arm]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def idle_schedules(arms: Sequence[Arm]) -> list[str]:
+    """Where a schedule makes no difference, since a method takes no steps with the solver, in one line."""
+    scheduled = [arm for arm in arms if arm.config.schedule is not None]
+    idle = [arm for arm in scheduled if not any(takes_steps(arm.scene, pair) for pair in arm.variants)]
+    names = ", ".join(dict.fromkeys(arm.choice.label for arm in idle))
+    return [f"schedule has no effect on {names}: clients take no steps with the solver there"] if idle else []
+
+
 def _init(config: Config, choice: MethodChoice) -> Init:
     """How models start: on a graph each with weights of its own, unless they come with weights."""
     fixed = isinstance(config.model, OwnModel) and config.model.fixed

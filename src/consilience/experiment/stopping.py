@@ -7,6 +7,7 @@ was when it stopped is kept, and nothing more is recorded of it.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import Scene
 from consilience.errors import UserError, unknown
 from consilience.experiment.planning import Arm
+from consilience.experiment.weights import filled, network_of
+from consilience.plugins import place_of
 from consilience.problems import Metric
 from consilience.transfer import to_device
 from consilience.types import State
@@ -51,7 +54,7 @@ class RoundState:
     metrics: Line
     """The line of metrics.jsonl about the round; scores are there in rounds with an evaluation."""
     _models: Callable[[], State] = field(repr=False)
-    _build: Callable[[], nn.Module] = field(repr=False)
+    _module: Callable[[State], nn.Module] = field(repr=False)
 
     @cached_property
     def models(self) -> State:
@@ -60,30 +63,51 @@ class RoundState:
 
     def module(self, number: int = 0) -> nn.Module:
         """One of the models as a module in evaluation mode: that of a node or client where each has one."""
-        with torch.random.fork_rng(devices=[]):
-            module = self._build()
-        chosen = tree.index(self.models, number)
-        kept = {name: value.cpu() for name, value in (chosen["params"] | chosen["buffers"]).items()}
-        module = module.to(next(iter(chosen["params"].values())).dtype)
-        module.load_state_dict(kept)
-        return module.eval()
+        count = len(next(iter(self.models["params"].values())))
+        if not 0 <= number < count:
+            raise UserError(
+                f"there is no model {number} of {self.method}: they are counted from 0 to {count - 1}"
+            )
+        return self._module(tree.index(self.models, number)).eval()
 
 
 OnRound = Callable[[RoundState], "str | None"]
 """A function that is called after every round; what it returns is None, or "stop"."""
 
 
+Functions = OnRound | Sequence[OnRound]
+"""One such function, or several."""
+
+
+def read_functions(given: Functions) -> tuple[OnRound, ...]:
+    """The functions; what cannot be called with the state of a round is refused before the first one."""
+    functions = (given,) if callable(given) or isinstance(given, str) else tuple(given)
+    for one in functions:
+        if not callable(one):
+            raise UserError(f"on_round: a function of the state of a round is wanted, not {one!r}")
+        try:
+            inspect.signature(one).bind(None)
+        except TypeError as error:
+            raise UserError(f"on_round: {place_of(one)} is to take the state of a round: {error}") from None
+        except ValueError:  # one that is not written in Python
+            continue
+    return functions
+
+
 def state_of(arm: Arm, simulation: Simulation, replica: int, line: Line) -> RoundState:
     """What a function sees of a replica after a round."""
+    frozen = simulation.world.task.frozen
     return RoundState(
         arm.setting,
         str(line["method"]),
         int(line["seed"]),
         int(line["round"]),
         arm.config.rounds,
-        line,
+        dict(line),
         lambda: simulation.models(_rows(simulation, replica)),
-        arm.scene.build,
+        lambda model: filled(
+            network_of(arm.scene), tree.map_leaves(torch.clone, {**model, "frozen": frozen})
+        ),
     )
 
 
@@ -99,7 +123,10 @@ def asked_to_stop(functions: Sequence[OnRound], state: RoundState) -> bool:
 def check_stopping(rule: StopWhen, scene: Scene) -> None:
     """Refuse scores that no record will have."""
     for name in (*rule.reached, *filter(None, [rule.metric])):
-        _score(name, scene)
+        _, metric = _score(name, scene)
+        target = rule.reached.get(name)
+        if target is not None and metric.percent and not 0 < target <= 1:
+            raise UserError(f"stop_when: {name} {target:g} is not in (0, 1]; write 0.9 for 90 %")
 
 
 def _score(name: str, scene: Scene) -> tuple[str, Metric]:

@@ -7,7 +7,6 @@ to use it: the architecture, the shape of inputs and their normalisation. So a f
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 from collections.abc import Iterable
@@ -31,6 +30,7 @@ from consilience.engine.scene import Scene
 from consilience.errors import UserError, unknown
 from consilience.experiment.folder import WEIGHTS, atomic_write
 from consilience.experiment.planning import Arm
+from consilience.learning.layers import copied
 from consilience.learning.task import Task
 from consilience.types import State
 
@@ -61,6 +61,8 @@ class Origin:
     shift: list[Any]
     scale: list[Any]
     """`(raw - shift) / scale` is what the network takes."""
+    name: str = ""
+    """What the client is called, where clients have names."""
 
     @classmethod
     def read(cls, text: str) -> Origin:
@@ -114,11 +116,13 @@ def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, in
         task: What was computed; it holds what is not trained.
         models: Every model with its replica and the client whose own it is, if it is one's.
     """
-    common, network = _common(arm), _network(arm.scene)
+    common, network = _common(arm), network_of(arm.scene)
     for replica, client, state in models:
         method, seed = arm.who(replica)
-        origin = Origin(setting=arm.setting, method=method, seed=seed, client=client, **common)
-        tensors = _plain(network, {**state, "frozen": task.frozen})
+        names = arm.scene.partitions[seed].names
+        name = names[client] if names and client is not None else ""
+        origin = Origin(setting=arm.setting, method=method, seed=seed, client=client, name=name, **common)
+        tensors = _plain(filled(network, {**state, "frozen": task.frozen}))
         header = {"format": "pt", HEADER: json.dumps(dataclasses.asdict(origin))}
         path = _path(run, arm.setting, method, seed, client)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,18 +157,23 @@ def _common(arm: Arm) -> dict[str, Any]:
     }
 
 
-def _network(scene: Scene) -> nn.Module:
+def network_of(scene: Scene) -> nn.Module:
     """A plain network, whose weights are to be replaced; one that was given stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        return copy.deepcopy(module_of(scene)).to(dtype=scene.dtype)
+        return copied(module_of(scene)).to(dtype=scene.dtype)
 
 
-def _plain(network: nn.Module, state: State) -> dict[str, Tensor]:
-    """The network's own state dict with the tensors of a state; tied ones are there under every name."""
+def filled(network: nn.Module, state: State) -> nn.Module:
+    """The network, with the tensors of a state in place of its own."""
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for params in state.values():
         for name, value in params.items():
             own[name].data = value.detach().cpu()  # which may have grown, with methods that match neurons
+    return network
+
+
+def _plain(network: nn.Module) -> dict[str, Tensor]:
+    """A network's state dict; tied tensors are there under every name."""
     return {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
 
 
@@ -184,7 +193,7 @@ def load_model(
     *,
     setting: str | None = None,
     seed: int | None = None,
-    client: int | None = None,
+    client: int | str | None = None,
     model: nn.Module | None = None,
 ) -> Predictor:
     """The model that a run ended with, ready for raw inputs: normalisation is a part of it.
@@ -194,7 +203,7 @@ def load_model(
         method: What the run's table calls the method, e.g. `"fedprox mu=0.1"`; not needed where there is one.
         setting: The setting, where there are several.
         seed: The seed; by default the first.
-        client: Whose own model is wanted, of methods that have such, or of a graph's nodes.
+        client: Whose own model is wanted, by number or name, of methods that have such; or a graph's node.
         model: The network, where it was made in Python so that the run cannot make it again.
     """
     path = find_weights(Path(run), method, setting=setting, seed=seed, client=client)
@@ -233,7 +242,7 @@ def _made_again(origin: Origin) -> nn.Module:
 
 
 def find_weights(
-    run: Path, method: str | None, *, setting: str | None, seed: int | None, client: int | None
+    run: Path, method: str | None, *, setting: str | None, seed: int | None, client: int | str | None
 ) -> Path:
     """The file of the model that is meant; the arguments are those of `load_model`."""
     if run.is_file():
@@ -247,18 +256,33 @@ def find_weights(
     place = seeds[0] if seed is None else place / f"seed-{seed}"
     if not place.is_dir():
         raise unknown("seed", str(seed), [one.name.removeprefix("seed-") for one in seeds])
+    if isinstance(client, str):
+        client = _numbers(place).get(client, client)
     path = place / ("model.safetensors" if client is None else f"client-{client}.safetensors")
     if path.exists():
         return path
     there = sorted(int(one.stem.removeprefix("client-")) for one in place.glob("client-*.safetensors"))
     if not there:
         raise UserError(f"clients of {place.parent.name} have no models of their own: leave client out")
-    known = f"{there[0]} to {there[-1]}" if len(there) == there[-1] - there[0] + 1 else str(there)
+    known = ", ".join(_numbers(place))
+    if not known:
+        known = f"{there[0]} to {there[-1]}" if len(there) == there[-1] - there[0] + 1 else str(there)
     if client is None:
         raise UserError(
             f"every client of {place.parent.name} has a model of its own: choose a client, {known}"
         )
     raise UserError(f"there is no model of client {client}; there are those of {known}")
+
+
+def _numbers(place: Path) -> dict[str, int]:
+    """The numbers of clients by their names, of those that have both a name and a model there."""
+    found = {}
+    for path in sorted(place.glob("client-*.safetensors")):
+        with safetensors.safe_open(path, "pt") as file:
+            origin = Origin.read(file.metadata()[HEADER])
+        if origin.name and origin.client is not None:
+            found[origin.name] = origin.client
+    return found
 
 
 def _chosen(kind: str, folder: Path, name: str | None) -> Path:

@@ -129,6 +129,16 @@ def _spread(values: Tensor, x: Tensor) -> Tensor:
     return values.reshape(*values.shape, *[1] * (x.ndim - 2))
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module that shares no tensor with it.
+
+    Results that it keeps as attributes (torch's older weight normalisation does), which torch refuses to
+    copy, are copied as plain numbers.
+    """
+    kept = (value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor))
+    return copy.deepcopy(module, {id(value): value.detach().clone() for value in kept if not value.is_leaf})
+
+
 def convert(module: nn.Module) -> nn.Module:
     """A copy of a module with torch's batch normalisation replaced by the layer above.
 
@@ -136,7 +146,7 @@ def convert(module: nn.Module) -> nn.Module:
     pooling may lay images out in memory as they like where nobody else can see it, and a ReLU beside pooling
     becomes part of it.
     """
-    wrapper = nn.ModuleList([copy.deepcopy(module)])  # so that the root itself can be replaced
+    wrapper = nn.ModuleList([copied(module)])  # so that the root itself can be replaced
     replaced: dict[int, nn.Module] = {}  # a layer that is used in two places stays one layer
     for parent in list(wrapper.modules()):
         free = _free_layers(parent)

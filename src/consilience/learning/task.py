@@ -22,7 +22,7 @@ from consilience.learning.rewriting import Rewriting
 from consilience.metrics import Score
 from consilience.models.spec import Classifier
 from consilience.problems import Classification, Problem
-from consilience.torch_internals import called
+from consilience.torch_internals import as_if_compiled, called
 from consilience.types import Batch, Params, State
 
 PREFIX = "module."  # names inside the wrapper that also gives features
@@ -160,6 +160,7 @@ class Task:
                 batch.inputs.device.type, torch.bfloat16, enabled=self.low and training, cache_enabled=False
             ),
             Rewriting(batch.key),
+            as_if_compiled(),
         ):
             (features, prediction), after = called(module, tensors, batch.inputs)
         buffers = {name: after[PREFIX + name] for name in moving}

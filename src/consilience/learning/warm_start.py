@@ -13,14 +13,18 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from consilience.errors import UserError
+from consilience.learning.layers import copied
 
 WRAPPED = ("state_dict", "model_state_dict", "model")
 """Keys under which others keep a state dict beside other things."""
 
 
 def warm_started(module: nn.Module, path: Path) -> nn.Module:
-    """The module with the weights of a file: safetensors, or a state dict of torch."""
+    """A copy of a module with the weights of a file: safetensors, or a state dict of torch."""
+    module = copied(module)  # one that was given stays as it is
     tensors = _read(path)
+    if not all(value.isfinite().all() for value in tensors.values()):
+        raise UserError(f"init: {path} holds NaN or infinity")
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
@@ -47,10 +51,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError, ValueError) as error:
-        why = " ".join(str(error).split())
+    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError, ValueError):
         raise UserError(
-            f"init: {path} is neither safetensors nor a state dict of plain tensors: {why:.200}"
+            f"init: {path} is neither safetensors nor a state dict of plain tensors, as "
+            "torch.save(model.state_dict(), ...) writes it"
         ) from None
     for key in WRAPPED:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):

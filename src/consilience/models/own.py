@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from consilience.errors import UserError, kind_of, unknown
+from consilience.errors import UserError, described, kind_of, unknown
 from consilience.models.spec import ModelSpec
 from consilience.plugins import is_reference, load, path_of
 
@@ -68,10 +68,7 @@ class OwnModel:
         except UserError:
             raise
         except Exception as error:
-            why = " ".join(str(error).split())
-            raise UserError(
-                f"model {self.name} cannot be made: {type(error).__name__}: {why:.160}"
-            ) from error
+            raise UserError(f"model {self.name} cannot be made: {described(error)}") from error
         if not isinstance(made, nn.Module):
             raise UserError(f"model {self.name} gives {kind_of(made)}, not a torch.nn.Module")
         return made
@@ -116,6 +113,11 @@ _NEEDED = (
 """The kinds of parameters that need a value where they have no default."""
 
 
+def names_unwritten(value: object) -> bool:
+    """Whether a value in a configuration stands for a model that no file can name."""
+    return isinstance(value, Mapping) and value.get("name") == UNWRITTEN
+
+
 def names_own(name: object) -> bool:
     """Whether a name in a configuration is that of a model of one's own."""
     return is_reference(name) or name == UNWRITTEN
@@ -151,7 +153,7 @@ def _of_path(path: str, options: Mapping[str, object]) -> OwnModel | None:
     if path == UNWRITTEN:
         raise UserError(
             f"model: that of this run ({options.get('of')}) was given from Python and no file can name it: "
-            "continue with cs.run(..., model=the same model, existing='resume')"
+            "continue with cs.resume(..., model=the same model)"
         )
     source = load(path, "model")
     if isinstance(source, type) and issubclass(source, ModelSpec):

@@ -37,7 +37,8 @@ class MultiLabel(Problem):
         if targets.ndim != 2 or targets.shape[1] != outputs:
             return f"{outputs} labels are wanted for each row, not targets {tuple(targets.shape)}"
         if not ((targets == 0) | (targets == 1)).all():
-            return "a label is 1 where it is there and 0 where it is not"
+            classes = "; classes are [rows], not [rows, 1]" if outputs == 1 else ""
+            return f"a label is 1 where it is there and 0 where it is not{classes}"
         return None
 
     def outputs(self, targets: Tensor) -> int:

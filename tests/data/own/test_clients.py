@@ -129,6 +129,16 @@ def test_the_data_say_how_they_are_split():
 
 REFUSED = [
     ({}, "there are no clients"),
+    ([HOSPITALS["Bern"]], "own data: give each client's arrays by its name"),
+    ({"Basel": {"X": np.zeros((4, 2)), "y": np.arange(4)}}, "own data: Basel: give (inputs, targets) or"),
+    (
+        {"Basel": (np.zeros((2, 2)), np.array(["ill", "well"]))},
+        "own data: Basel: targets hold text or other objects, not numbers; np.unique",
+    ),
+    (
+        {"Basel": (np.zeros((2, 2)), np.array([0, 10**9]), np.zeros((1, 2)), np.array([0]))},
+        "targets go up to 1000000000, for 3 rows; number classes from 0 on",
+    ),
     ({"Basel": (np.zeros((4, 2)),)}, "own data: Basel: give (inputs, targets) or"),
     ({"Basel": (np.zeros((4, 2)), np.arange(3))}, "own data: Basel: there are 3 targets for 4 inputs"),
     ({"Basel": (np.zeros((0, 2)), np.arange(0))}, "own data: Basel: there are no training rows"),
@@ -158,3 +168,35 @@ def test_a_folder_of_files_one_a_client(tmp_path: Path):
         cs.Dataset.from_folder(tmp_path)
     with pytest.raises(cs.UserError, match=r"no \.npz files"):
         cs.Dataset.from_folder(tmp_path / "elsewhere")
+
+
+def test_a_hospitals_model_is_found_by_its_name(tmp_path: Path):
+    run = cs.run("local", data=cs.Dataset.from_clients(HOSPITALS), out=tmp_path, **TINY).path
+    assert run is not None
+    named, numbered = (cs.load_model(run, client=client) for client in ("Genève", 2))
+    assert named.origin == numbered.origin
+    assert named.origin.name == "Genève"
+    with pytest.raises(cs.UserError, match="no model of client Thun; there are those of Basel, Bern, Genève"):
+        cs.load_model(run, client="Thun")
+
+
+def told(caplog: pytest.LogCaptureFixture, targets: Any) -> list[str]:
+    """What is said about targets."""
+    caplog.clear()
+    cs.Dataset.from_clients({"Basel": (np.zeros((6, 2)), targets)}, holdout=0.4)
+    return caplog.messages
+
+
+def test_labels_that_are_perhaps_meant_otherwise_are_said(caplog: pytest.LogCaptureFixture):
+    (line,) = told(caplog, np.array([1, 2, 3] * 2))
+    assert "targets go from 1 to 3, and classes are counted from 0" in line
+    (line,) = told(caplog, np.array([0.0, 1.0, 2.0] * 2))
+    assert "targets are floats, so these are numbers to predict; give integers if they are classes" in line
+    assert told(caplog, np.array([0, 1, 2] * 2)) == []
+    assert told(caplog, np.array([0.5, 1.0, 2.0] * 2)) == []
+
+
+def test_nothing_in_place_of_test_rows_means_none():
+    inputs, targets = HOSPITALS["Bern"]
+    with_none = {**HOSPITALS, "Bern": (inputs, targets, None, None)}
+    assert cs.Dataset.from_clients(with_none).digest() == cs.Dataset.from_clients(HOSPITALS).digest()

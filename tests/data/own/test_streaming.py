@@ -168,5 +168,19 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path):
         data.digest()
     with pytest.raises(cs.UserError, match="there are no images; they should be in CLIENT/CLASS/IMAGE"):
         cs.Dataset.from_images(tmp_path, by_client=True)
+    with pytest.raises(cs.UserError, match=r"size is \(height, width\), two whole numbers, not 8"):
+        cs.Dataset.from_images(tmp_path, size=8)  # type: ignore[arg-type]
+    (tmp_path / "c" / "000.png").unlink()
+    with pytest.raises(cs.UserError, match=r"^[^(]*000\.png cannot be read \(\[Errno 2\] No such file"):
+        data.digest()
     with pytest.raises(cs.UserError, match=r"nothing\.npy is no \.npy file"):
         cs.Dataset.from_arrays("x", tmp_path / "nothing.npy", CLASSES, POINTS, CLASSES)
+
+
+def test_a_file_that_becomes_shorter_does_not_end_the_process(tmp_path: Path):
+    data = saved(tmp_path, POINTS)
+    file = next(tmp_path.glob("*.npy"))
+    for path in tmp_path.glob("*.npy"):
+        np.save(path, POINTS[:1])
+    with pytest.raises(cs.UserError, match=rf"{file.parent.name}.*npy has become shorter"):
+        run(data, "never")

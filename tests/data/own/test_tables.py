@@ -89,15 +89,20 @@ def test_numbers_to_predict():
     assert several.outputs == 2
 
 
-def gap(label: str) -> dict[str, Any]:
+def mixed(label: str, text: str) -> dict[str, Any]:
     column = np.asarray(COLUMNS[label]).astype(object)
-    column[4] = ""
+    column[4] = text
     return {**COLUMNS, label: column}
+
+
+def gap(label: str) -> dict[str, Any]:
+    return mixed(label, "")
 
 
 REFUSED = [
     (gap("dose"), {"drop": ["patient"]}, "column 'dose' lacks 1 of 60 values, the first in row 5"),
     (gap("ward"), {"drop": ["patient"]}, "column 'ward' lacks 1 of 60 values, the first in row 5"),
+    (mixed("age", "n/a"), {"drop": ["patient"]}, "column 'age' holds numbers, but 'n/a' in row 5; mend"),
     (COLUMNS, {"client": "hospitl"}, "unknown column of visits 'hospitl'; did you mean 'hospital'?"),
     (COLUMNS, {"drop": ["patents"]}, "unknown column of visits 'patents'; did you mean 'patient'?"),
 ]
@@ -124,3 +129,19 @@ def test_files_that_are_no_tables(tmp_path: Path):
     (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
     with pytest.raises(cs.UserError, match="line 3 has 1 values for 2 columns"):
         cs.Dataset.from_table(tmp_path / "ragged.csv", "a")
+    (tmp_path / "twice.csv").write_text("a,b,a\n1,2,3\n4,5,6\n")
+    with pytest.raises(cs.UserError, match="two columns are called 'a'"):
+        cs.Dataset.from_table(tmp_path / "twice.csv", "b")
+
+
+def test_decimal_commas_between_semicolons(tmp_path: Path):
+    columns = without("patient", "age")
+    points = written(tmp_path / "points.csv", columns, ";")
+    commas = tmp_path / "commas.csv"
+    commas.write_text(points.read_text().replace(".", ","))
+    found = [cs.Dataset.from_table(path, "outcome", client="hospital", name="x") for path in (points, commas)]
+    assert found[0].digest() == found[1].digest()
+    categories = cs.Dataset.from_table(
+        written(tmp_path / "some.csv", mixed("age", "n/a")), "outcome", drop=["patient"], categorical=["age"]
+    )
+    assert categories.shape[0] > found[0].shape[0]

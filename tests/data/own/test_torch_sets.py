@@ -36,3 +36,15 @@ def test_items_that_stay_the_same_need_no_word(caplog: pytest.LogCaptureFixture)
     data = cs.Dataset.from_torch(whole, whole)
     assert torch.equal(data.inputs[:], POINTS)
     assert not caplog.messages
+
+
+class Broken(Augmented):
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        raise OSError("scan-17.dcm is missing")
+
+
+def test_an_item_that_cannot_be_read_is_named():
+    with pytest.raises(
+        cs.UserError, match=r"training row 0 cannot be read \(OSError: scan-17.dcm is missing\)"
+    ):
+        cs.Dataset.from_torch(Broken(), Broken())

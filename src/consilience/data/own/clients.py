@@ -41,10 +41,12 @@ def of_clients(
     channels: Channels,
 ) -> Dataset:
     """The data set of `Dataset.from_clients`, whose arguments these are."""
+    if not isinstance(clients, Mapping):
+        raise UserError(f"{name}: give each client's arrays by its name, {{name: (inputs, targets)}}")
     if not clients:
         raise UserError(f"{name}: there are no clients")
-    if not 0 <= holdout < 1:
-        raise UserError(f"{name}: holdout must be at least 0 and below 1, not {holdout}")
+    if not isinstance(holdout, int | float) or not 0 <= holdout < 1:
+        raise UserError(f"{name}: holdout must be a number of at least 0 and below 1, not {holdout!r}")
     train: list[Part] = []
     test: list[tuple[int, Part]] = []
     for number, (client, arrays) in enumerate(clients.items()):
@@ -114,7 +116,9 @@ class _Holdout:
 
 def _parts(where: str, arrays: Given, channels: Channels, holdout: _Holdout) -> tuple[Part, Part | None]:
     """The training and the test part of one client."""
-    if isinstance(arrays, Tensor | np.ndarray | str) or len(arrays) not in (2, 4):
+    if isinstance(arrays, tuple | list) and len(arrays) == 4 and arrays[2] is None and arrays[3] is None:
+        arrays = arrays[:2]
+    if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 4):
         raise UserError(f"{where}: give (inputs, targets) or (inputs, targets, test_inputs, test_targets)")
     train, *test = [
         (

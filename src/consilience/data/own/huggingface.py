@@ -74,7 +74,7 @@ def _columns(
     name: str, data: Any, inputs: str | Sequence[str] | None, target: str, client: str | None
 ) -> tuple[dict[str, Column], list[str]]:
     """The columns that are needed, read whole, and which of them are inputs."""
-    if not hasattr(data, "with_format") or not hasattr(data, "column_names"):
+    if not all(hasattr(data, needed) for needed in ("with_format", "column_names", "__len__")):
         raise UserError(f"{name}: expected a Dataset of the library datasets, not {kind_of(data)}")
     there = list(data.column_names)
     others = [label for label in there if label not in (target, client)]

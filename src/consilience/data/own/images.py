@@ -60,6 +60,8 @@ class Pictures(Stored):
                 image = file.convert(self.mode)
             scaled = image.resize((width, height)) if self.scaled else image
             pixels = np.asarray(scaled, dtype=np.uint8)
+        except UserError:
+            raise
         except (OSError, ValueError, SyntaxError) as error:
             raise UserError(f"{path} cannot be read ({error})") from None
         if pixels.shape[:2] != (height, width):
@@ -92,7 +94,13 @@ def of_images(
     strangers = sorted(set(test_labels.tolist()) - set(classes.tolist()))
     if strangers:
         raise UserError(f"{title}: the class {strangers[0]} has test images and none to train on")
-    scale = None if size is None else (int(size[0]), int(size[1]))
+    if size is not None and (
+        not isinstance(size, tuple | list)
+        or len(size) != 2
+        or not all(isinstance(side, int) and side > 0 for side in size)
+    ):
+        raise UserError(f"{title}: size is (height, width), two whole numbers, not {size!r}")
+    scale = None if size is None else (size[0], size[1])
     inputs = Pictures(paths, scale)
     targets, test_targets = (
         torch.from_numpy(np.searchsorted(classes, column).astype(np.int64))

@@ -58,6 +58,9 @@ def of_table(
     features = [label for label in train if label not in aside]
     if not features:
         raise UserError(f"{title}: nothing is left to predict {target} from")
+    for label in features:
+        if label not in listed(categorical):
+            _check_texts(title, label, train[label])
     encoded = [
         _encoded(title, label, known[label], asked[label], label in listed(categorical), standardise)
         for label in features
@@ -74,6 +77,25 @@ def of_table(
         test_targets=test_targets,
         **of_clients(title, known[client] if client else None, asked[client] if client else None),
     )
+
+
+def _check_texts(title: str, label: str, column: Column) -> None:
+    """Refuse a column of texts most of which are numbers: what is between them is no category."""
+    texts = [] if column.dtype.kind in "fiub" else [str(value) for value in column.tolist()]
+    others = [row for row, text in enumerate(texts) if not _is_number(text)]
+    if 0 < len(others) < len(texts) / 2:
+        raise UserError(
+            f"{title}: column {label!r} holds numbers, but {texts[others[0]]!r} in row {others[0] + 1}; mend "
+            f"such rows, or say categorical=[{label!r}]"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _encoded(
@@ -106,6 +128,7 @@ def _columns(title: str, table: Table, drop: Sequence[str]) -> dict[str, Column]
         columns = _parquet(path) if path.suffix in (".parquet", ".pq") else _csv(path)
     elif isinstance(table, Mapping) or hasattr(table, "columns"):
         labels = list(table if isinstance(table, Mapping) else table.columns)
+        _check_once(title, labels)
         columns = {str(label): np.asarray(table[label]) for label in labels}
     else:
         raise UserError(f"{title}: expected a file or columns by name, not {kind_of(table)}")
@@ -126,6 +149,12 @@ def _columns(title: str, table: Table, drop: Sequence[str]) -> dict[str, Column]
     return columns
 
 
+def _check_once(title: str, labels: Sequence[str]) -> None:
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise UserError(f"{title}: two columns are called {twice!r}; give each a name of its own")
+
+
 def _gaps(column: Column) -> npt.NDArray[np.bool_]:
     """[rows] where a column has no value."""
     if column.dtype.kind == "f":
@@ -141,7 +170,8 @@ def _csv(path: Path) -> dict[str, Column]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header = file.readline()
             file.seek(0)
-            rows = list(csv.reader(file, delimiter=max(",;\t", key=header.count)))
+            between = max(",;\t", key=header.count)
+            rows = list(csv.reader(file, delimiter=between))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read ({error})") from None
     rows = [row for row in rows if row]
@@ -150,20 +180,26 @@ def _csv(path: Path) -> dict[str, Column]:
             raise UserError(f"{path}: line {number + 1} has {len(row)} values for {len(rows[0])} columns")
     if len(rows) < 2:
         raise UserError(f"{path}: expected a line that names the columns, and rows")
+    _check_once(str(path), [label.strip() for label in rows[0]])
     return {
-        label.strip(): _typed([value.strip() for value in column])
+        label.strip(): _typed([value.strip() for value in column], commas=between == ";")
         for label, *column in zip(*rows, strict=True)
     }
 
 
-def _typed(texts: Sequence[str]) -> Column:
-    """Texts as whole numbers where all are, as numbers where all are or are missing, else as they are."""
-    for kind in (np.int64, np.float64):
-        try:
-            return np.array([text if kind is np.int64 else text or "nan" for text in texts]).astype(kind)
-        except (ValueError, OverflowError):
-            continue
-    return np.array(texts, dtype=object)
+def _typed(texts: Sequence[str], *, commas: bool) -> Column:
+    """Texts as whole numbers where all are, as numbers where all are or are missing, else as they are.
+
+    Numbers may have decimal commas, as they do where columns are between semicolons.
+    """
+    try:
+        return np.array(texts).astype(np.int64)
+    except (ValueError, OverflowError):
+        numbers = [(text.replace(",", ".") if commas else text) or "nan" for text in texts]
+    try:
+        return np.array(numbers).astype(np.float64)
+    except ValueError:
+        return np.array(texts, dtype=object)
 
 
 def _parquet(path: Path) -> dict[str, Column]:

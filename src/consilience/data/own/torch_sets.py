@@ -13,7 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from consilience.data.arrays import read_tensor
-from consilience.errors import UserError
+from consilience.errors import UserError, described
 
 LOG = logging.getLogger("consilience")
 
@@ -37,6 +37,8 @@ def stacked(name: str, split: str, source: TorchDataset[Any]) -> tuple[Tensor, T
             targets.append(torch.as_tensor(target))
         except (TypeError, ValueError) as error:
             raise UserError(f"{name}: {split} row {row} is not an (input, target) pair ({error})") from None
+        except Exception as error:  # whatever a user's data set raises
+            raise UserError(f"{name}: {split} row {row} cannot be read ({described(error)})") from error
         if not isinstance(value, Tensor | np.ndarray):
             kind = type(value).__name__
             raise UserError(f"{name}: {split} input {row} is a {kind}; use a transform that gives tensors")

@@ -81,6 +81,8 @@ def check(chosen: Sequence[Augmentation], example: Tensor) -> None:
         except Exception as error:  # whatever a user's function raises
             why = " ".join(str(error).split())
             raise UserError(f"augment: {label} fails on a batch {list(example.shape)}: {why:.160}") from error
+        if not isinstance(first, Tensor):
+            raise UserError(f"augment: {label} gives a {type(first).__name__}, not the inputs")
         if (first.shape, first.dtype) != (example.shape, example.dtype):
             found = f"{first.dtype} {list(first.shape)}"
             raise UserError(f"augment: {label} gives {found} for {example.dtype} {list(example.shape)}")
