@@ -261,9 +261,7 @@ def test_leaves_come_in_order_and_from_what_graphs_hold():
     graph = graph_of((ATEN.cat.default, (0,)))
     x, cat, _ = graph.nodes
     cat.args = ([x, None, x], {"b": 1, "a": (2, [3])})
-    assert internals.leaves(cat.args) == [x, None, x, 1, 2, 3], (
-        "torch changed: how graphs hold arguments"
-    )
+    assert internals.leaves(cat.args) == [x, None, x, 1, 2, 3], "torch changed: how graphs hold arguments"
     doubled = internals.map_leaves(lambda one: [one], (1, [2], {"a": (3,)}))
     assert doubled == ([1], [[2]], {"a": ([3],)})
     halved = internals.map_tensors(lambda one: one / 2, [torch.ones(()), 1, (None, torch.ones(()))])
