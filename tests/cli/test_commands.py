@@ -22,8 +22,6 @@ from consilience.data.sets import SOURCES
 from consilience.experiment import execution as experiment
 from consilience.models import MODELS
 
-pytestmark = pytest.mark.usefixtures("unpainted")
-
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]

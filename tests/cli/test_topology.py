@@ -16,8 +16,6 @@ from consilience.engine.build import simulate
 from consilience.experiment import execution as experiment
 from consilience.report.graphs import graph_statistics
 
-pytestmark = pytest.mark.usefixtures("unpainted")
-
 GRAPH = "topology={name: erdos_renyi, p: 0.3}"
 
 
