@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import subprocess
@@ -9,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from matplotlib.figure import Figure
 from torch import nn
 
 from consilience import tree
@@ -100,6 +103,13 @@ class Federation:
         return executor.clients(self.cohort, work, [sent, own or {}, facts])
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays; to look for garbage in it again and again would take a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A property of the conformance suite that says nothing about a method is skipped, with the reason."""
@@ -113,6 +123,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def _seeded() -> None:
     """Whatever a test draws from torch's default generator does not depend on the tests before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures become empty files: to paint one takes longer than a tiny run, and few tests look at it."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: Path(path).touch())
 
 
 @pytest.fixture

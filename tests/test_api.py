@@ -21,6 +21,8 @@ from consilience.learning.solvers import SGD
 from consilience.models import MLP, Classifier, ModelSpec
 from consilience.types import State
 
+pytestmark = pytest.mark.usefixtures("unpainted")
+
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [8]},
     "clients": 3,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.func import functional_call
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_arg
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
@@ -116,8 +117,9 @@ def has_fixed_form(operation: object) -> bool:
     return _tags(operation).isdisjoint((torch.Tag.dynamic_output_shape, torch.Tag.inplace_view))
 
 
-def _tags(operation: object) -> set[torch.Tag]:
-    return set(getattr(operation, "tags", ()))
+@cache
+def _tags(operation: object) -> frozenset[torch.Tag]:
+    return frozenset(getattr(operation, "tags", ()))
 
 
 def written(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -131,10 +133,17 @@ def written(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """
     if not isinstance(function, OpOverload):
         return []
-    arguments = function._schema.arguments
-    given = {one.name: value for one, value in zip(arguments, args, strict=False)} | dict(kwargs)
-    changed = [one.name for one in arguments if one.alias_info is not None and one.alias_info.is_write]
-    return [leaf for name in changed for leaf in leaves(given.get(name))]
+    found: list[Any] = []
+    for place, name in _changed(function):
+        found += leaves(args[place] if place < len(args) else kwargs.get(name))
+    return found
+
+
+@cache
+def _changed(operation: OpOverload) -> list[tuple[int, str]]:
+    """The places and names of the arguments that an operation writes to."""
+    arguments = enumerate(operation._schema.arguments)
+    return [(place, one.name) for place, one in arguments if one.alias_info and one.alias_info.is_write]
 
 
 class Writing(NamedTuple):
@@ -145,6 +154,7 @@ class Writing(NamedTuple):
     """The names of those arguments, in the order of the results."""
 
 
+@cache
 def writing_variant(operation: Any) -> Writing | None:
     """The operation that writes what another one returns, if torch has one that needs no other memory.
 
@@ -167,14 +177,29 @@ def writing_variant(operation: Any) -> Writing | None:
 
 # Graphs of operations, and nested values
 
-leaves = tree_leaves
-"""Gives all that lies in nested tuples, lists and dicts, in order.
 
-Relied on: those of `torch.fx` are opened too. Promised: nothing, the module is private.
-"""
+def leaves(value: object) -> list[Any]:
+    """All that lies in nested tuples, lists and dicts, in order.
 
-map_leaves = tree_map
-"""Gives a function of every leaf, in the same nesting. Relied on and promised: as for `leaves`."""
+    Torch's private functions take several times as long, for every operation that is recorded.
+
+    Relied on: what `torch.fx` holds arguments in is of these types, too. Promised: nothing.
+    """
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple | list) else [value]
+
+
+def map_leaves(function: Callable[[Any], object], value: Any) -> Any:
+    """A function of every leaf, in the same nesting. Relied on and promised: as for `leaves`."""
+    if isinstance(value, tuple):
+        return tuple(map_leaves(function, part) for part in value)
+    if isinstance(value, list):
+        return [map_leaves(function, part) for part in value]
+    if isinstance(value, dict):
+        return {name: map_leaves(function, part) for name, part in value.items()}
+    return function(value)
+
 
 map_nodes = map_arg
 """Gives the arguments of a node of a graph, with a function's values in place of the nodes among them.
@@ -189,20 +214,29 @@ def map_tensors(function: Callable[[Tensor], object], value: Any) -> Any:
 
     Relied on and promised: as for `leaves`.
     """
-    return tree_map_only(Tensor, function, value)
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
 def drop_dead_code(graph: Graph, kept: Collection[Node] = ()) -> None:
     """Take operations out of a graph whose results nobody reads, but for those that write or are to be kept.
 
-    Relied on: what schemas say about writing, as for `written`. Promised: `eliminate_dead_code` leaves what
-    it is told to leave, and is not sound for operations that write unless it is told.
+    Relied on: what schemas say about writing, as for `written`. Promised: `Node.is_impure`, which torch's own
+    `eliminate_dead_code` asks of all nodes, also where somebody reads them.
     """
+    for node in reversed(graph.nodes):
+        dead = not (node.users or node in kept or node.is_impure())
+        if dead and not written(node.target, node.args, node.kwargs):
+            graph.erase_node(node)
 
-    def stays(node: Node) -> bool:
-        return node in kept or node.is_impure() or bool(written(node.target, node.args, node.kwargs))
 
-    graph.eliminate_dead_code(stays)
+def program_of(constants: nn.Module, graph: Graph) -> GraphModule:
+    """A graph with its constants as a module, whose Python code is written when it is first called.
+
+    To write it takes half as long as to record the graph, and of most graphs nobody ever calls it.
+
+    Relied on: it is `torch.fx.GraphModule` in all else. Promised: nothing.
+    """
+    return _LazyGraphModule(constants, graph)
 
 
 # Kernels

@@ -36,6 +36,11 @@ class _Stop(Listener):
             raise KeyboardInterrupt
 
 
+@pytest.fixture(autouse=True)
+def _plots(unpainted: None) -> None:
+    """Plots are empty files; a module that looks at them has a fixture of that name of its own."""
+
+
 @pytest.fixture(scope="session")
 def blobs() -> Dataset:
     """Three classes of points in five dimensions, far enough apart to learn in a few steps."""

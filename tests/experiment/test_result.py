@@ -16,6 +16,11 @@ from consilience.config.config import Config
 from consilience.experiment import execution as experiment
 
 
+@pytest.fixture
+def _plots() -> None:
+    """Plots are painted."""
+
+
 @pytest.fixture(scope="module")
 def swept(configure: Callable[..., Config]) -> cs.Result:
     """A sweep of one method beside another one."""

@@ -261,11 +261,11 @@ def test_leaves_come_in_order_and_from_what_graphs_hold():
     graph = graph_of((ATEN.cat.default, (0,)))
     x, cat, _ = graph.nodes
     cat.args = ([x, None, x], {"b": 1, "a": (2, [3])})
-    assert internals.leaves(cat.args) == [x, None, x, 1, 2, 3], "torch changed: the order of pytree leaves"
+    assert internals.leaves(cat.args) == [x, None, x, 1, 2, 3], "torch changed: how graphs hold arguments"
     doubled = internals.map_leaves(lambda one: [one], (1, [2], {"a": (3,)}))
-    assert doubled == ([1], [[2]], {"a": ([3],)}), "torch changed: tree_map"
+    assert doubled == ([1], [[2]], {"a": ([3],)})
     halved = internals.map_tensors(lambda one: one / 2, [torch.ones(()), 1, (None, torch.ones(()))])
-    assert halved == [0.5, 1, (None, 0.5)], "torch changed: tree_map_only"
+    assert halved == [0.5, 1, (None, 0.5)]
     values = {x: object(), cat: object()}
     args, kwargs = internals.map_nodes((cat.args, {"k": (cat,)}), values.__getitem__)
     assert args[0] == [values[x], None, values[x]], "torch changed: map_arg keeps no values but a graph's own"
@@ -288,3 +288,28 @@ def test_dead_code_is_dropped_unless_it_writes(same):
     assert left == [f"aten.{one}" for one in wanted], f"torch changed: of a graph, {left} is left"
     x = torch.randn(3)
     same(GraphModule(nn.Module(), graph)(x)[0], x.sin().cos(), "what a graph without dead code gives")
+
+
+def test_a_program_is_the_module_of_its_graph_whose_code_is_written_late(same, monkeypatch):
+    written = []
+    monkeypatch.setattr(Graph, "python_code", _noted(Graph.python_code, written))
+    graph = graph_of((ATEN.sin.default, (0,)), (ATEN.add.Tensor, (1, 1)))
+    constants = nn.Module()
+    constants.register_buffer("shift", torch.ones(3))
+    with graph.inserting_before(graph.output_node()):
+        shift = graph.get_attr("shift")
+        graph.output_node().args = ((graph.call_function(ATEN.mul.Tensor, (list(graph.nodes)[2], shift)),),)
+    program, x = internals.program_of(constants, graph), torch.randn(3)
+    assert not written, "torch changed: the code of a lazy module is written at once"
+    assert torch.equal(program.shift, constants.shift), "torch changed: a lazy module has no constants"
+    for _ in range(2):
+        same(program.forward(x)[0], GraphModule(constants, graph)(x)[0], "what a lazy module computes")
+    assert isinstance(program, GraphModule)
+
+
+def _noted(function: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return function(*args, **kwargs)
+
+    return noted

@@ -17,6 +17,8 @@ from consilience.errors import UserError
 from consilience.tracking import TRACKERS, MLflow, Session, TensorBoard, Tracker, WandB
 from consilience.tracking.base import numbers
 
+pytestmark = pytest.mark.usefixtures("unpainted")
+
 TOLD: list[tuple[Any, ...]] = []
 """What a tracker was told, in order."""
 

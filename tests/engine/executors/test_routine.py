@@ -47,12 +47,6 @@ class Graphs:
         return Rerun(work)
 
 
-@pytest.fixture(params=["as recorded", "cut at its folds"])
-def graphs(request, monkeypatch):
-    if request.param == "cut at its folds":
-        monkeypatch.setattr(routine, "GraphMemory", Graphs)
-
-
 class Broken(Graphs):
     """Graphs of which none can be captured."""
 
@@ -61,27 +55,27 @@ class Broken(Graphs):
         raise RuntimeError("operation not permitted when stream is capturing")
 
 
-@pytest.mark.usefixtures("graphs")
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"desa"}))
 def test_rounds_are_the_same_with_and_without(name, monkeypatch):
+    # A model that grows would have a form of its own in every round.
+    subject = prepare(METHODS[name](**({"max_growth": 0} if name == "fedma" else {})))
+    seeds = range(1 if subject.algorithm.reshapes() else 2)
+    layout = Layout(subject.topologies[0], {seed: ragged_partition(SIZES, seed) for seed in seeds}, lanes=3)
     results = []
-    for share in (lanes.COPIED_SHARE, 2**63):
+    ways = [(lanes.COPIED_SHARE, routine.GraphMemory), (lanes.COPIED_SHARE, Graphs), (2**63, Graphs)]
+    for share, graphs in ways:  # as recorded, cut at its folds, and not at all
         monkeypatch.setattr(lanes, "COPIED_SHARE", share)
-        # A model that grows would have a form of its own in every round.
-        subject = prepare(METHODS[name](**({"max_growth": 0} if name == "fedma" else {})))
-        seeds = range(1 if subject.algorithm.reshapes() else 2)
-        layout = Layout(
-            subject.topologies[0], {seed: ragged_partition(SIZES, seed) for seed in seeds}, lanes=3
-        )
+        monkeypatch.setattr(routine, "GraphMemory", graphs)
         simulation = simulation_of(subject, layout)
         records = [simulation.step() for _ in range(5)]
         results.append((records, simulation.hub))
-    (recorded, hub), (plain, other) = results
-    for one, two in zip(recorded, plain, strict=True):
-        assert [(r.train_loss, r.scores) for r in one] == [(r.train_loss, r.scores) for r in two]
-    for group, params in hub.items():
-        for key, value in params.items():
-            assert torch.equal(value, other[group][key]), (group, key)
+    *repeated, (plain, other) = results
+    for recorded, hub in repeated:
+        for one, two in zip(recorded, plain, strict=True):
+            assert [(r.train_loss, r.scores) for r in one] == [(r.train_loss, r.scores) for r in two]
+        for group, params in hub.items():
+            for key, value in params.items():
+                assert torch.equal(value, other[group][key]), (group, key)
 
 
 def test_what_cannot_be_captured_runs_as_it_was_recorded(monkeypatch):

@@ -25,6 +25,7 @@ from consilience.torch_internals import (
     every_operation,
     leaves,
     map_leaves,
+    program_of,
     unsafe_view,
 )
 
@@ -119,7 +120,7 @@ class Recorder:
 
     def module(self) -> GraphModule:
         """What was written down."""
-        return GraphModule(self.constants, self.graph)
+        return program_of(self.constants, self.graph)
 
     def enter(self, module: nn.Module, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results of a module that is written down as one operation, whatever happens inside."""

@@ -106,7 +106,7 @@ def placed(module: GraphModule, arguments: Sequence[Tensor], arena: Arena) -> Ru
         LOG.debug("a step runs as it was recorded", exc_info=error)
         known = isinstance(error, _NoPlaceError)
         kind = str(error) if known else f"an operation raised {type(error).__name__}"
-        return Run(partial(module.forward, *arguments), obstacle=kind)
+        return Run(lambda: module.forward(*arguments), obstacle=kind)
     return Run(partial(_play, calls, results), results)
 
 
