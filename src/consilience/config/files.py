@@ -30,7 +30,7 @@ def load_config(
 
 
 def with_given(values: dict[str, Any], path: Path, own: Dataset | None, model: object) -> Config:
-    """The configuration of a file's values, with data and a model that no file can name; see `load_config`."""
+    """The configuration of a file's values, with data and a model that it cannot name; see `load_config`."""
     for one in () if model is None else (values, *values.get("compare", ())):
         if names_unwritten(one.get("model")):
             one["model"] = model
