@@ -7,6 +7,11 @@ from typing import Annotated
 import typer
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command of this file to the command line."""
+    app.command()(monitor)
+
+
 def monitor(
     sources: Annotated[
         list[str],

@@ -55,9 +55,10 @@ class MemberFolder:
         for line in self._audit.read():
             self._take_refusal(line)
         status = read_json(self.path / STATUS)
-        metric, told = self._known(status), {**self._last, **status}
+        metric, told = self._known(status), {**self._who, **self._last, **status}
         scores = [value for value in self._scores.values() if value is not None]
-        neighbours = told.get("neighbours")
+        links = {name: _mapping(one) for name, one in _mapping(told.get("neighbours")).items()}
+        ages = [age for one in links.values() if (age := number(one.get("staleness"))) is not None]
         return Member(
             run=text(told.get("run")),
             member=text(told.get("member") or self.path.name),
@@ -73,7 +74,9 @@ class MemberFolder:
             bytes_up=count(told.get("bytes_up")),
             bytes_down=count(told.get("bytes_down")),
             curve=thinned([(at, score, score, score) for at, score in sorted(self._scores.items())]),
-            neighbours=names(neighbours),
+            neighbours=names(told.get("neighbours")),
+            away=[text(name) for name, one in links.items() if one.get("alive") is False][:NODES],
+            staleness=max(ages, default=None),
             sites=dict(list(_mapping(told.get("sites")).items())[:NODES]),
             asked=names(told.get("asked")),
             heard=names(told.get("heard")),
@@ -93,6 +96,7 @@ class MemberFolder:
         self._audit.forget()
         self._metric: Score | None = None
         self._key: str | None = None
+        self._who: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
         self._scores: dict[int, float | None] = {}
         self._seconds = 0.0
@@ -125,6 +129,7 @@ class MemberFolder:
 
     def _take_refusal(self, line: Mapping[str, Any]) -> None:
         sender = text(line.get("from"))
+        self._who = {key: line[key] for key in ("run", "member") if key in line}
         self._refusals.appendleft(
             Refusal(
                 time=number(line.get("time")),
@@ -165,6 +170,8 @@ def _panel(run: str, members: Sequence[Member]) -> Panel:
     for member in members:
         refused.update(member.refused)
     places = _places(hub, others, refused)
+    if not hub:
+        places = [_seen(place, others) for place in places]
     index = {place.name: number_ for number_, place in enumerate(places)}
     edges = sorted(
         {
@@ -212,6 +219,16 @@ def _places(hub: Member | None, members: Sequence[Member], refused: Mapping[str,
     return [_place(name, hub, found.get(name), refused.get(name, 0)) for name in everybody]
 
 
+def _seen(place: Place, members: Sequence[Member]) -> Place:
+    """The node, with what its neighbours say of it."""
+    blind = [member.member for member in members if place.name in member.away]
+    if not blind:
+        return place
+    every = all(member.member in blind for member in members if place.name in member.neighbours)
+    state = "away: no neighbour sees it" if every else f"not seen by {', '.join(blind)}"
+    return place.model_copy(update={"state": state, "trouble": True})
+
+
 def _place(name: str, hub: Member | None, member: Member | None, refused: int) -> Place:
     state, trouble = ("", False)
     if hub is not None:
@@ -230,6 +247,7 @@ def _place(name: str, hub: Member | None, member: Member | None, refused: int) -
         samples=member.samples if member and member.samples is not None else hub and hub.sites.get(name),
         bytes_up=member.bytes_up if member else None,
         bytes_down=member.bytes_down if member else None,
+        staleness=member.staleness if member else None,
         refused=refused,
         time=member.time if member else None,
     )
@@ -264,12 +282,13 @@ def _hub_line(hub: Member, nodes: list[float | None]) -> Line:
 
 def _common_line(members: Sequence[Member], nodes: list[float | None]) -> Line:
     """All nodes together: what they score in the mean, from the worst to the best one."""
-    by_round: dict[int, list[float]] = {}
-    for member in members:
-        for at, score, _, _ in member.curve:
-            if score is not None:
-                by_round.setdefault(at, []).append(score)
-    curve = [(at, statistics.fmean(found), min(found), max(found)) for at, found in sorted(by_round.items())]
+    curve = []
+    curves = [{at: score for at, score, _, _ in member.curve if score is not None} for member in members]
+    latest: dict[int, float] = {}  # a node that is behind counts by what it had last
+    for at in sorted({at for one in curves for at in one}):
+        latest |= {node: one[at] for node, one in enumerate(curves) if at in one}
+        found = latest.values()
+        curve.append((at, statistics.fmean(found), min(found), max(found)))
     known = [score for score in nodes if score is not None]
     means = [mean for _, mean, _, _ in curve]
     return Line(

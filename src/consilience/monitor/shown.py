@@ -117,6 +117,8 @@ class Place(Shown):
     samples: Number = None
     bytes_up: Number = None
     bytes_down: Number = None
+    staleness: Number = None
+    """How many rounds old the oldest of its neighbours' newest messages is."""
     refused: Count = 0
     """How often others refused what it sent."""
     time: Number = None
@@ -159,6 +161,10 @@ class Member(Shown):
     bytes_down: Count = 0
     curve: Curve = Field(default_factory=list)
     neighbours: Names = Field(default_factory=list)
+    away: Names = Field(default_factory=list)
+    """The neighbours that it does not see."""
+    staleness: Number = None
+    """How many rounds old the oldest of its neighbours' newest messages is."""
     sites: Annotated[dict[Text, Number], Field(max_length=NODES)] = Field(default_factory=dict)
     """The rows of those who take part, at a hub."""
     asked: Names = Field(default_factory=list)

@@ -150,10 +150,10 @@ class SimulationFolder:
                 f"The graph is drawn anew every {count(plan['redrawn'])} rounds; this is the first."
             )
         if any(line.seeds > 1 for line in lines) and places:
-            remarks.append("Nodes are those of the first seed.")
-        metric = self._metric or Score()
+            remarks.append(f"{'Nodes' if edges else 'Clients'} are those of the first seed.")
+        metric, name = self._metric or Score(), self.path.resolve().name
         return Panel(
-            title=f"{self.path.resolve().name}: {setting}",
+            title=name if setting == name else f"{name}: {setting}",
             metric=metric,
             time=written(self.path / METRICS) or written(self.path / CONFIG),
             lines=lines,
