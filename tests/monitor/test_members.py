@@ -51,7 +51,7 @@ def test_a_hub_that_has_only_refused_so_far_is_shown(tmp_path, folders):
 
 def test_the_folders_of_several_nodes_are_one_federation(tmp_path, folders):
     folders.node(tmp_path / "a", 0, {"1": True, "2": False}, [0.2, 0.4])
-    folders.node(tmp_path / "b", 1, {"0": True, "2": True}, [0.4, 0.6, 0.8])
+    folders.node(tmp_path / "deeper" / "b", 1, {"0": True, "2": True}, [0.4, 0.6, 0.8])
     (tmp_path / "something else").mkdir()
     (panel,) = state_of(tmp_path)["panels"]
     (line,) = panel["lines"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,8 @@ BYTES = 32 * 2**20
 """The most that is read from another monitor."""
 SECONDS = 5.0
 """How long another monitor may take."""
-FOLDERS = 1000
-"""How many folders within one are looked at."""
+FOLDERS, DEPTH = 1000, 2
+"""How many folders within one are looked at, and how deep they may lie."""
 
 
 class Address:
@@ -93,17 +95,20 @@ class Folder:
         return Offer(panels=panels[:PANELS], members=members[:MEMBERS], problems=problems[:MEMBERS])
 
     def _found(self) -> list[Path]:
-        if _fits(self.path):
-            return [self.path]
+        return list(itertools.islice(_found(self.path, DEPTH), FOLDERS))
+
+
+def _found(path: Path, depth: int) -> Iterator[Path]:
+    """The folder, or those inside that are a run's or a member's."""
+    if MemberFolder.fits(path) or SimulationFolder.fits(path):
+        yield path
+    elif depth:
         try:
-            inside = sorted(path for path in self.path.iterdir() if path.is_dir())
-        except OSError:
-            return []
-        return [path for path in inside[:FOLDERS] if _fits(path)]
-
-
-def _fits(path: Path) -> bool:
-    return MemberFolder.fits(path) or SimulationFolder.fits(path)
+            inside = sorted(one for one in path.iterdir() if one.is_dir())
+        except OSError:  # not ours to read, or gone by now
+            return
+        for one in inside[:FOLDERS]:
+            yield from _found(one, depth - 1)
 
 
 def checked(address: str) -> str:
