@@ -24,11 +24,11 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+monitoring.register(app)
 deploy_app = typer.Typer(
     help="Real federations: members in processes and on machines of their own.", no_args_is_help=True
 )
 app.add_typer(deploy_app, name="deploy")
-monitoring.register(app)
 
 ConfigFile = Annotated[
     Path, typer.Argument(help="A YAML file, e.g. examples/quickstart.yaml.", metavar="FILE")
