@@ -6,6 +6,11 @@ import json
 
 import pytest
 
+from consilience.config import read_config
+from consilience.deploy.agreeing import agree
+from consilience.deploy.carrying import InProcess
+from consilience.deploy.serving import serve
+from consilience.deploy.site import Site
 from consilience.monitor.gathering import state_of
 from consilience.monitor.shown import LETTERS
 
@@ -93,3 +98,26 @@ def test_reasons_are_cut_and_status_of_other_kinds_does_no_harm(tmp_path, folder
     assert max(len(one["reason"]) for one in panel["refusals"]) == LETTERS
     (path / "status.json").write_text('{"run": ')  # never written so, but files can be damaged
     assert len(state_of(path)["panels"]) == 1
+
+
+def test_a_real_hub_writes_what_the_page_needs(tmp_path):
+    settings = {
+        "method": "fedavg",
+        "model": {"name": "mlp", "hidden": [4]},
+        "clients": 3,
+        "local": {"steps": 1},
+    }
+    agreement = agree(read_config({**settings, "rounds": 2, "deploy": {"quorum": 2}}))
+    sites = {number: Site(agreement.terms, number, agreement.dealt(number)) for number in range(3)}
+    hub = serve(agreement, InProcess(sites, lost=lambda number: {2} if number == 1 else set()), tmp_path)
+    (panel,) = state_of(tmp_path)["panels"]
+    (line,) = panel["lines"]
+    assert panel["title"] == f"federation {agreement.terms.run}"
+    assert (line["round"], line["rounds"], line["state"]) == (2, 2, "done")
+    assert line["bytes_up"] == sum(hub.traffic.up.values()) > 0
+    assert [point[0] for point in line["curve"]] == [1, 2]
+    assert [place["state"] for place in panel["places"]] == ["heard", "heard", "asked, no answer"]
+    assert [place["samples"] for place in panel["places"]] == [hub.enrolled[number] for number in range(3)]
+    assert [(one["round"], one["sender"], one["reason"]) for one in panel["refusals"]] == [
+        (2, "2", "its answer was lost")
+    ]
