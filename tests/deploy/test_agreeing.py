@@ -40,7 +40,9 @@ def config(**changes) -> Config:
 def test_check_compares_federations_with_their_simulations(tmp_path):
     file = tmp_path / "f.yaml"
     file.write_text(json.dumps(VALUES))
-    found = CliRunner().invoke(app, ["deploy", "check", str(file), "method=[fedavg, scaffold]", "seeds=[0, 3]"])
+    found = CliRunner().invoke(
+        app, ["deploy", "check", str(file), "method=[fedavg, scaffold]", "seeds=[0, 3]"]
+    )
     assert found.exit_code == 0, found.output
     lines = found.output.splitlines()
     assert [line.partition(":")[0] for line in lines] == [
@@ -81,14 +83,16 @@ def test_a_member_without_the_data_agrees_by_facts_and_brings_its_own():
     assert site.terms.digest == whole.terms.digest
     assert_close(site.initial(), whole.initial(), rtol=0, atol=0)
     images = np.random.default_rng(0).integers(0, 256, (9, 1, 28, 28), dtype=np.uint8)
-    data = cs.Dataset.from_arrays("own", images, np.arange(9), images[:0], np.arange(0), classes=10)
+    data = cs.Dataset.from_arrays("own", images, np.arange(9), images[:1], np.arange(1), classes=10)
     own = site.brought(data)
     assert own.samples == 9
     assert torch.equal(own.pool.shift, whole.dealt(0).pool.shift)
     with pytest.raises(UserError, match=r"inputs of shape \[1, 27, 28\] do not fit the federation"):
-        site.brought(dataclasses.replace(data, inputs=data.inputs[:, :, 1:], test_inputs=data.test_inputs[:, :, 1:]))
+        site.brought(
+            dataclasses.replace(data, inputs=data.inputs[:, :, 1:], test_inputs=data.test_inputs[:, :, 1:])
+        )
     with pytest.raises(UserError, match="there is a class 12, and the federation has 0 to 9"):
-        site.brought(dataclasses.replace(data, targets=data.targets + 4))
+        site.brought(cs.Dataset.from_arrays("own", images, np.arange(9) + 4, images[:1], [0], classes=13))
 
 
 REFUSED = [
@@ -113,28 +117,41 @@ def test_a_quorum_is_a_share_a_number_or_all(quorum, reason):
         config(deploy={"quorum": quorum})
 
 
-def test_a_hub_at_work_keeps_books_and_leaves_a_model(tmp_path):
-    one = agree(config(partition={"name": "iid", "holdout": 0.2}))
+def test_a_hub_at_work_scores_its_model_and_leaves_it_behind(tmp_path):
+    split = {"name": "iid", "holdout": 0.2}
+    one = agree(config(partition=split))
     sites = {number: Site(one.terms, number, one.dealt(number)) for number in range(3)}
-    lying = sites[1].answer
-
-    def lie(order: Order) -> bytes:
-        data = lying(order)
-        return data if len(read_lines(tmp_path / METRICS)) != 1 or not order.accepted else data[:-1]
-
-    sites[1].answer = lie  # type: ignore[method-assign]
-    hub = serve(one, InProcess(sites), tmp_path)
-    assert hub.done
-    rounds = read_lines(tmp_path / METRICS)
-    assert [line["round"] for line in rounds] == [1, 2, 2]
-    assert 0 < rounds[1]["test_accuracy"] < 1
-    assert set(rounds[2]["final"]) == {"own train", "own holdout"}
+    assert serve(one, InProcess(sites), tmp_path).done
+    *rounds, last = read_lines(tmp_path / METRICS)
+    simulated = cs.run(**{**VALUES, "partition": split})
+    assert [line["round"] for line in rounds] == [1, 2]
+    expected = [record["test_accuracy"] for record in simulated.records]
+    assert [line["test_accuracy"] for line in rounds] == pytest.approx(expected, abs=1e-12)
+    assert {kind: sorted(by_site) for kind, by_site in last["final"].items()} == {
+        "own train": ["0", "1", "2"],
+        "own holdout": ["0", "1", "2"],
+    }
     status = read_status(tmp_path)
     assert status is not None
     assert status["done"]
-    assert status["sites"] == {"0": 256, "1": 256, "2": 256} or len(status["sites"]) == 3
-    simulated = cs.run(**{**VALUES, "partition": {"name": "iid", "holdout": 0.2}}, out=None)
-    assert rounds[0]["test_accuracy"] == pytest.approx(simulated.metrics[0]["test_accuracy"], abs=1e-12) or True
-    model = cs.load_model(tmp_path)
-    assert model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8)).shape == (1, 10)
-    assert not (tmp_path / AUDIT).exists() or read_lines(tmp_path / AUDIT)
+    assert status["sites"] == {str(number): site.own.samples for number, site in sites.items()}
+    assert not (tmp_path / AUDIT).exists()
+    images = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
+    assert cs.load_model(tmp_path)(images).shape == (2, 10)
+
+
+def test_a_hub_at_work_writes_down_what_it_refuses(tmp_path, monkeypatch):
+    one = agree(config())
+    sites = {number: Site(one.terms, number, one.dealt(number)) for number in range(3)}
+    honest = Site.answer
+
+    def answer(site: Site, order: Order) -> bytes:
+        data = honest(site, order)
+        return data[:-1] if site.number == 1 and order.accepted == 0 else data
+
+    monkeypatch.setattr(Site, "answer", answer)
+    serve(one, InProcess(sites), tmp_path)
+    line, _ = read_lines(tmp_path / AUDIT)  # the other is about scores
+    assert (line["from"], line["round"], line["member"]) == ("1", 1, "hub")
+    assert "bytes instead of" in line["reason"]
+    assert read_lines(tmp_path / METRICS)[1]["heard"] == [0, 2]
