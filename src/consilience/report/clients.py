@@ -67,8 +67,8 @@ def client_spread(lines: Sequence[Line], metric: Metric) -> ClientSpread | None:
                 return None
         if seeds:
             found = [_statistics(np.array(values), metric) for values in seeds.values()]
-            means = [statistics.fmean(column) for column in zip(*found, strict=True)]
-            return ClientSpread(rows, *means, who=_worst(seeds, names, metric))
+            count, mean, worst, tenth, std = (statistics.fmean(column) for column in zip(*found, strict=True))
+            return ClientSpread(rows, count, mean, worst, tenth, std, _worst(seeds, names, metric))
     return None
 
 
