@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -290,7 +290,6 @@ class Hub:
             sender=wire.HUB,
             samples=0,
             exchange=place_of(address),
-            number=self.terms.number(address),
             run=self.terms.run,
             kind=kind,
         )
@@ -300,7 +299,8 @@ class Hub:
             return
         said = {f"said {site}": state for site, state in self._said.items()}
         parts = {"state": self.state, "blank": self._blank, **said}
-        kept.save(self.file, self.terms.run, parts, {"progress": json.dumps(asdict(self._now))})
+        progress = {**vars(self._now), "traffic": self.traffic.written()}
+        kept.save(self.file, self.terms.run, parts, {"progress": json.dumps(progress)})
 
     def _restore(self) -> None:
         found = None if self.file is None else kept.load(self.file, self.terms.run)
