@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +119,30 @@ class Peer:
             return self.neighbours
         return [node for node in range(self.terms.population) if node != self.number]
 
+    @property
+    def exchange(self) -> int:
+        """The number of the exchange that runs, since the run began."""
+        return self.terms.number(self.address)
+
+    def expected(self) -> dict[int, int]:
+        """The bytes that a message has, in the exchange that runs and in the next, by the exchange's number."""
+        places = self.terms.addresses(self._now.round)[self._now.place :]
+        following = [*places, *self.terms.addresses(self._now.round + 1)][:2]
+        return {self.terms.number(one): wire.size_of(self._travelling(one)) for one in following}
+
+    def _travelling(self, address: Address) -> tree.Schema:
+        """What a message of an exchange looks like on its way."""
+        phase = self.terms.phase(address)
+        return self.terms.forms(address, self.model).upload.without(
+            phase.kept | phase.rebuilt | phase.private
+        )
+
+    def meet(self, node: int, samples: int) -> None:
+        """Take note of how many rows a neighbour says it has; RefusedError where it has said otherwise."""
+        known = self._now.samples.setdefault(node, samples)
+        if samples != known:
+            raise RefusedError(f"it claims {samples} samples, and had {known}")
+
     def join(self, round_number: int) -> None:
         """Go on with a round that others are in, after an absence; the model stays as it was."""
         if round_number > self._now.round:
@@ -164,7 +188,7 @@ class Peer:
         """
         address, phase = self.address, self.terms.phase(self.address)
         form = self.terms.forms(address, self.model)
-        travelling = form.upload.without(phase.kept | phase.rebuilt | phase.private)
+        travelling = self._travelling(address)
         schema = form.message(phase)
         arrivals: list[Arrival] = []
         refused: dict[int, str] = {}
@@ -232,9 +256,7 @@ class Peer:
         check_header(header, self.terms, "work", self.address, sender)
         if header.receiver != (self.number if phase.replies else wire.HUB):
             raise RefusedError(f"it is for {header.receiver}")
-        known = self._now.samples.setdefault(sender, header.samples)
-        if header.samples != known:
-            raise RefusedError(f"it claims {header.samples} samples, and had {known}")
+        self.meet(sender, header.samples)
         reason = screen.fault(message, travelling)
         if reason:
             raise RefusedError(reason)
@@ -315,7 +337,8 @@ class Peer:
             **{f"last {place}": state for place, state in self._last.items()},
             **{f"heard {sender}": state for sender, state in self._heard.items()},
         }
-        kept.save(self.file, self.terms.run, parts, {"progress": json.dumps(asdict(self._now))})
+        progress = {**vars(self._now), "traffic": self.traffic.written()}
+        kept.save(self.file, self.terms.run, parts, {"progress": json.dumps(progress)})
 
     def _restore(self) -> None:
         found = None if self.file is None else kept.load(self.file, self.terms.run)
