@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,8 +38,8 @@ def certificates(
 
     Whoever has the authority's key can be any node: keep it off the machines of nodes.
     """
-    from consilience.deploy.zenoh.certificates import make
-
+    with installed():
+        from consilience.deploy.zenoh.certificates import make
     for path in make(folder, nodes, days=days):
         print(path)
 
@@ -76,7 +78,8 @@ def node(
         return
     if file is None or number is None or keys is None or out is None:
         raise UserError("a node needs FILE, --id, --certificates and --out (or --status DIR alone)")
-    run_node(file, overrides or [], number, keys, listen or [], connect or [], data, out)
+    code = run_node(file, overrides or [], number, keys, listen or [], connect or [], data, out)
+    raise typer.Exit(code)
 
 
 def run_node(
@@ -88,14 +91,15 @@ def run_node(
     connect: list[str],
     data: str | None,
     out: Path,
-) -> None:
-    """Run one node to its end."""
+) -> int:
+    """Run one node to its end, and return the exit code."""
     from consilience.config import load_config
     from consilience.deploy.agreeing import agree
-    from consilience.deploy.zenoh.certificates import credentials
-    from consilience.deploy.zenoh.node import Node, Place
     from consilience.experiment.folder import RunFolder
 
+    with installed():
+        from consilience.deploy.zenoh.certificates import credentials
+        from consilience.deploy.zenoh.node import Node, Place
     place = Place(credentials(keys, number), listen, connect)
     if not listen and not connect:
         raise UserError("a node that neither listens nor connects hears nobody: give --listen or --connect")
@@ -110,8 +114,20 @@ def run_node(
             peer = one.run()
         except KeyboardInterrupt:
             print(f"stopped; {HINT}", flush=True)
-            raise typer.Exit(130) from None
+            return 130
     print(f"node {number} has ended round {peer.round} of {peer.terms.rounds}", flush=True)
+    return 0
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """What is imported within it may not be installed, and then one line says so."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(
+            f'nodes need {error.name}, which is not installed: pip install "consilience[zenoh]"'
+        ) from None
 
 
 def own_data(text: str) -> Any:

@@ -8,18 +8,13 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from consilience.errors import UserError
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-try:
-    from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-except ImportError:
-    raise UserError(
-        'nodes need Zenoh and cryptography, which are not installed: pip install "consilience[zenoh]"'
-    ) from None
+from consilience.errors import UserError
 
 AUTHORITY = "authority"
 WARNED = datetime.timedelta(days=7)

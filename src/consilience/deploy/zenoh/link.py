@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+import zenoh
+
 from consilience.deploy.terms import RefusedError, Terms
 from consilience.deploy.zenoh.certificates import Credentials, name_of
 from consilience.deploy.zenoh.locked import LEASE, session_config, spoken, token
@@ -17,11 +19,6 @@ from consilience.deploy.zenoh.mailbox import Mailbox
 from consilience.deploy.zenoh.parcels import cut
 from consilience.deploy.zenoh.words import WORD, Word, read_word
 from consilience.errors import UserError
-
-try:
-    import zenoh
-except ImportError:
-    raise UserError('nodes need Zenoh, which is not installed: pip install "consilience[zenoh]"') from None
 
 LOG = logging.getLogger("consilience")
 KEPT = 2

@@ -11,6 +11,9 @@ from consilience.deploy.terms import RefusedError
 from consilience.deploy.zenoh.parcels import Assembly, read_label
 from consilience.deploy.zenoh.words import NONE, Word
 
+AHEAD = 2
+"""By how many rounds those who come back may be ahead: they begin one after that of the farthest neighbour."""
+
 
 @dataclass
 class Neighbour:
@@ -177,12 +180,20 @@ class Mailbox:
         # Who is two exchanges ahead has gone on alone, and has forgotten what it said in this one.
         return known.alive and known.word.first <= number and known.at <= number + 1
 
-    def lead(self, number: int) -> int | None:
-        """The round of the neighbour that has gone on farthest without this node; None where nobody has."""
+    def lead(self, number: int, round_number: int) -> int | None:
+        """The round of the neighbour that has gone on farthest without this node; None where nobody has.
+
+        A neighbour that has come back begins a round ahead, where it is waited for: that alone is no lead.
+
+        Args:
+            number: The exchange in which this node is.
+            round_number: Its round.
+        """
         with self.changed:
+            words = [one.word for one in self.neighbours.values() if one.alive and one.word is not None]
             ahead = [
-                one.word
-                for one in self.neighbours.values()
-                if one.alive and one.word is not None and one.word.at > number + 1
+                word.round
+                for word in words
+                if word.at > max(number + 1, word.first) or word.round > round_number + AHEAD
             ]
-            return max((word.round for word in ahead), default=None)
+            return max(ahead, default=None)

@@ -232,7 +232,7 @@ class Node:
                 enough = 1 + len(box.arrived(number)) >= quorum or everybody
                 if enough and not missing:
                     return True
-                lead = box.lead(number)
+                lead = box.lead(number, self._round)
                 if lead is not None and not everybody:
                     break
                 now = time.monotonic()
@@ -297,7 +297,7 @@ class Node:
                 greeted = time.monotonic()
                 self._greet_all()
                 self._stand([node for node in self._told if node not in there])
-        lead = box.lead(self._at)
+        lead = box.lead(self._at, self._round)
         if lead is not None and not everybody:
             self._join(lead + 1)
 
