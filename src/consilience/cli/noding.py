@@ -18,7 +18,8 @@ ConfigFile = Annotated[
     Path | None, typer.Argument(help="A YAML file with one method and one seed.", metavar="FILE")
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Changes, e.g. rounds=5 deploy.quorum=all.", metavar="[KEY=VALUE]...")
+    list[str] | None,
+    typer.Argument(help="Changes, e.g. rounds=5 deploy.quorum=all.", metavar="[KEY=VALUE]..."),
 ]
 HINT = "the same command goes on where it was"
 
@@ -134,7 +135,7 @@ def own_data(text: str) -> Any:
     """The data set of a node's own that some text stands for, in the words of `data` in a configuration."""
     import yaml
 
-    from consilience.config.files import read_config
+    from consilience.config.config import read_config
     from consilience.data import load
 
     try:

@@ -135,7 +135,9 @@ def credentials(folder: Path, node: int) -> Credentials:
         raise UserError(f"{paths[1]} was not issued by {paths[0]}") from None
     for path, one in ((paths[0], authority), (paths[1], own)):
         if not one.not_valid_before_utc <= _now() <= one.not_valid_after_utc:
-            span = f"{one.not_valid_before_utc:%Y-%m-%d %H:%M} to {one.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+            span = (
+                f"{one.not_valid_before_utc:%Y-%m-%d %H:%M} to {one.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+            )
             raise UserError(f"{path} is valid from {span}, which is not now")
     names = [str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if names != [name_of(node)]:

@@ -108,9 +108,7 @@ class Link:
                 token("*", node, "*"), self._lives, history=True
             )
             self._declared.append(seen)
-        self._declared.append(
-            self._session.liveliness().declare_token(token(run, mine, self._incarnation))
-        )
+        self._declared.append(self._session.liveliness().declare_token(token(run, mine, self._incarnation)))
 
     # What comes, in Zenoh's threads.
 
@@ -118,7 +116,9 @@ class Link:
         """Write down who connects that has no business here; access control lets nothing of it through."""
         name, known = event.link.auth_identifier, {name_of(node) for node in self._neighbours}
         if event.kind == zenoh.SampleKind.PUT and name not in known:
-            self._refuse(name or event.link.dst, "it is connected, and is no neighbour: nothing of it is heard")
+            self._refuse(
+                name or event.link.dst, "it is connected, and is no neighbour: nothing of it is heard"
+            )
 
     def _lives(self, sample: zenoh.Sample) -> None:
         _, run, node, _, incarnation = str(sample.key_expr).split("/")
@@ -210,5 +210,3 @@ class Link:
 def _first(error: Exception) -> str:
     """What an error of Zenoh says, without where in Zenoh that was."""
     return str(error).partition(" at /")[0].strip()[:200]
-
-

@@ -69,7 +69,7 @@ class Mailbox:
             oldest = min(sizes, default=0)
             for kept in (self._assemblies, self._whole):
                 for place in [one for one in kept if one[1] not in sizes]:
-                    del kept[place]  # type: ignore[attr-defined]
+                    del kept[place]
             for one in self.neighbours.values():
                 one.passed = {number for number in one.passed if number >= oldest}
             self.changed.notify_all()

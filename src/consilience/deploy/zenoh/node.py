@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -238,7 +237,9 @@ class Node:
                 now = time.monotonic()
                 if now >= deadline and enough and not everybody:
                     for node in missing:
-                        self._refuse(node, f"its message of exchange {number} has not come before the deadline")
+                        self._refuse(
+                            node, f"its message of exchange {number} has not come before the deadline"
+                        )
                     return True
                 box.changed.wait(max(0.01, min(TICK, deadline - now if now < deadline else TICK)))
             if time.monotonic() - asked >= TICK:
@@ -389,7 +390,9 @@ class Node:
 def check(terms: Terms, number: int) -> None:
     """Refuse terms that nodes over Zenoh cannot keep."""
     if terms.adjacency is None:
-        raise UserError("nodes need a graph: set topology (a federation with a server: consilience deploy flower)")
+        raise UserError(
+            "nodes need a graph: set topology (a federation with a server: consilience deploy flower)"
+        )
     if not 0 <= number < terms.population:
         raise UserError(f"there is no node {number}: there are 0 to {terms.population - 1}")
     complete = bool(terms.adjacency.sum() == terms.population * (terms.population - 1))
@@ -425,5 +428,3 @@ def _secret(path: Path) -> int:
         return int(path.read_text())
     except ValueError:
         raise UserError(f"{path} is damaged; move it away, and {PEER_FILE} with it") from None
-
-

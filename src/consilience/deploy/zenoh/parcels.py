@@ -41,8 +41,8 @@ def read_label(data: bytes, length: int) -> Label:
     """The label of a piece with so many bytes; RefusedError where it cannot be one."""
     if len(data) != LABEL.size:
         raise RefusedError("a piece has no label")
-    version, *numbers, digest = LABEL.unpack(data)
-    label = Label(*numbers, digest)
+    version, incarnation, number, index, count, size, digest = LABEL.unpack(data)
+    label = Label(incarnation, number, index, count, size, digest)
     if version != VERSION or label.count != count_of(label.size) or label.index >= label.count:
         raise RefusedError("a piece has a label that cannot be")
     if length != label.length:

@@ -116,12 +116,14 @@ def read_word(data: bytes, terms: Terms, sender: int, receiver: int) -> Word:
         tuple(int(one) for one in state["word"]["missing"] if one >= 0),
         refused,
         # Another's text goes into a log: nothing but what can be seen.
-        "".join(one for one in _text(state, "reason").decode("ascii", "replace") if one.isprintable()).strip(),
+        "".join(
+            one for one in _text(state, "reason").decode("ascii", "replace") if one.isprintable()
+        ).strip(),
     )
     assert terms.adjacency is not None
     if degree != int(terms.adjacency[sender].sum()):
         raise RefusedError(f"it has {degree} neighbours, and the terms give it another number")
-    if word.round > terms.rounds or not 0 <= first:
+    if word.round > terms.rounds or not first >= 0:
         raise RefusedError(f"its word is of round {word.round} of {terms.rounds}")
     return word
 
