@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,29 +66,48 @@ class Ring:
     folder: Path
     keys: Path
     file: Path
+    launcher: subprocess.Popen[str]
     ports: list[int] = field(default_factory=lambda: free_ports(NODES))
-    running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    doors: dict[int, int] = field(default_factory=dict)
+    """Through which port a node reaches the next one, where that is not the next one's own."""
+    running: dict[int, int] = field(default_factory=dict)
+    """The numbers of processes."""
 
     def out(self, node: int) -> Path:
         return self.folder / str(node)
 
     def job(self, node: int) -> list[Any]:
         listen = [f"tls/127.0.0.1:{self.ports[node]}"]
-        connect = [f"tls/127.0.0.1:{self.ports[(node + 1) % NODES]}"]
-        return [str(self.file), node, str(self.keys), listen, connect, str(self.out(node))]
+        door = self.doors.get(node, self.ports[(node + 1) % NODES])
+        return [str(self.file), node, str(self.keys), listen, [f"tls/127.0.0.1:{door}"], str(self.out(node))]
 
     def start(self, node: int, *others: Ring) -> None:
+        """Start a node, of this federation and then of others."""
+        self._code(node).unlink(missing_ok=True)
         jobs = [ring.job(node) for ring in (self, *others)]
-        log = (self.folder / f"{node}.log").open("ab")
-        self.running[node] = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("several.py")), json.dumps(jobs)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        assert self.launcher.stdin is not None
+        assert self.launcher.stdout is not None
+        self.launcher.stdin.write(json.dumps({"log": str(self.log(node)), "jobs": jobs}) + "\n")
+        self.launcher.stdin.flush()
+        self.running[node] = int(self.launcher.stdout.readline())
 
-    def ended(self, node: int) -> None:
-        assert self.running[node].wait(PATIENCE) == 0, (self.folder / f"{node}.log").read_text()
+    def start_all(self, *others: Ring) -> None:
+        for node in range(NODES):
+            self.start(node, *others)
+
+    def log(self, node: int) -> Path:
+        return self.folder / f"{node}.log"
+
+    def _code(self, node: int) -> Path:
+        return self.folder / f"{node}.code"
+
+    def send(self, node: int, signal_number: int) -> None:
+        os.kill(self.running[node], signal_number)
+
+    def ended(self, node: int) -> int:
+        """The exit code of a node, once it has ended."""
+        until(lambda: self._code(node).exists() and self._code(node).read_text())
+        return int(self._code(node).read_text())
 
     def status(self, node: int) -> dict[str, Any]:
         return read_status(self.out(node)) or {}
@@ -101,10 +122,23 @@ class Ring:
         return read_lines(self.out(node) / "audit.jsonl")
 
     def stop(self) -> None:
-        for one in self.running.values():
-            if one.poll() is None:
-                one.kill()
-                one.wait()
+        for number in self.running.values():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("launcher.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    with process:
+        yield process
+        process.kill()
 
 
 def until(happened: Callable[[], object]) -> None:
@@ -116,7 +150,7 @@ def until(happened: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def ring(tmp_path: Path, keys: Path) -> Iterator[Callable[..., Ring]]:
+def ring(tmp_path: Path, keys: Path, launcher: subprocess.Popen[str]) -> Iterator[Callable[..., Ring]]:
     """Makes federations, whose processes end with the test."""
     made: list[Ring] = []
 
@@ -129,7 +163,7 @@ def ring(tmp_path: Path, keys: Path) -> Iterator[Callable[..., Ring]]:
             assert old in text
             text = text.replace(old, new)
         file.write_text(text)
-        made.append(Ring(folder, keys, file))
+        made.append(Ring(folder, keys, file, launcher))
         return made[-1]
 
     yield make_ring

@@ -27,8 +27,7 @@ def test_every_method_ends_with_the_weights_and_bytes_of_its_simulation(ring: Ca
     rings = [ring(name, {"method: fedavg": f"method: {method}"}) for name, method in METHODS.items()]
     first, *others = rings
     nodes = range(len(first.ports))
-    for node in nodes:
-        first.start(node, *others)
+    first.start_all(*others)
     for one in rings:
         agreement = agree(load_config(one.file, []))
         simulation = simulate(agreement.scene, agreement.arm.variants)
@@ -38,8 +37,7 @@ def test_every_method_ends_with_the_weights_and_bytes_of_its_simulation(ring: Ca
             for record in simulation.step(evaluate=False)
         )
         one.expected = agreement.terms.run, tree.index(simulation.hub, 0), counted
-    for node in nodes:
-        first.ended(node)
+    assert [first.ended(node) for node in nodes] == [0] * len(nodes)
     for one in rings:
         run, hubs, counted = one.expected
         for node in nodes:

@@ -13,23 +13,22 @@ def test_who_is_killed_or_hangs_is_left_out_and_comes_back(
     ring: Callable[..., Any], wait_until: Until
 ) -> None:
     one = ring(changes={"rounds: 2": "rounds: 100000", "fedavg": "cfa-ge"})
-    for node in range(4):
-        one.start(node)
+    one.start_all()
     wait_until(lambda: all(one.round(node) >= 3 for node in range(4)))
 
-    one.running[2].kill()  # in the middle of whatever it does
+    one.send(2, signal.SIGKILL)  # in the middle of whatever it does
     _goes_on_without(one, 2, wait_until)
     one.start(2)
     _is_heard_again(one, 2, wait_until)
 
-    one.running[2].send_signal(signal.SIGSTOP)
+    one.send(2, signal.SIGSTOP)
     _goes_on_without(one, 2, wait_until)
-    one.running[2].send_signal(signal.SIGCONT)
+    one.send(2, signal.SIGCONT)
     _is_heard_again(one, 2, wait_until)
 
-    one.running[1].send_signal(signal.SIGTERM)
-    assert one.running[1].wait(30) == 130
-    assert "the same command goes on" in (one.folder / "1.log").read_text()
+    one.send(1, signal.SIGTERM)
+    assert one.ended(1) == 130
+    assert "the same command goes on" in one.log(1).read_text()
 
 
 def _goes_on_without(one: Any, gone: int, wait_until: Until) -> None:
@@ -48,3 +47,19 @@ def _is_heard_again(one: Any, back: int, wait_until: Until) -> None:
     wait_until(lambda: all(back in one.metrics(node)[-1]["heard"] for node in beside))
     wait_until(lambda: set(beside) <= set(one.metrics(back)[-1]["heard"]))
     assert abs(one.round(back) - one.round(beside[0])) <= 3
+
+
+def test_nodes_that_do_not_wait_use_messages_that_are_not_too_old(
+    ring: Callable[..., Any], wait_until: Until
+) -> None:
+    one = ring(changes={"rounds: 2": "rounds: 100000", "secret: seed": "secret: seed, staleness: 3"})
+    one.start_all()
+    wait_until(lambda: all(one.round(node) >= 10 for node in range(4)))
+    one.send(2, signal.SIGSTOP)
+    stopped = max(one.round(node) for node in range(4))
+    wait_until(lambda: all(one.round(node) > stopped + 8 for node in (0, 1, 3)))
+    assert 2 not in one.metrics(1)[-1]["heard"]
+    one.send(2, signal.SIGCONT)
+    wait_until(lambda: one.round(2) > stopped + 8)
+    ages = [age for node in range(4) for line in one.metrics(node) for age in line["ages"].values()]
+    assert max(ages) == 3

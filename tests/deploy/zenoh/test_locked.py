@@ -30,7 +30,7 @@ class Listener:
     def __init__(self, terms: Terms, keys: Path, port: int) -> None:
         self.address = f"tls/127.0.0.1:{port}"
         self.terms, self.refused, self.seen = terms, list[tuple[Any, str]](), list[int]()
-        self.mailbox = Mailbox([1, 3], self._refuse)
+        self.mailbox = Mailbox([1, 3])
         self.mailbox.turn({0: 10, 1: 10})
         self.link = Link(
             terms,

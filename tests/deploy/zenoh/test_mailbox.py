@@ -25,7 +25,7 @@ WORD = Word(sender=1, receiver=0, incarnation=5, samples=30, round=2, at=4, firs
 
 @pytest.fixture
 def box() -> Mailbox:
-    made = Mailbox([1, 3], lambda node, reason: None)
+    made = Mailbox([1, 3])
     made.turn({4: len(DATA), 5: len(DATA)})
     made.appear(1, 5)
     return made
@@ -122,7 +122,7 @@ def test_who_is_waited_for(box: Mailbox) -> None:
     box.tell(WORD)
     assert awaited() == [1]
     for changes in ({"samples": 0}, {"passed": 4}, {"first": 6, "at": 6}):
-        other = Mailbox([1, 3], lambda node, reason: None)
+        other = Mailbox([1, 3])
         other.appear(1, 5)
         other.tell(dataclasses.replace(WORD, **changes))  # type: ignore[arg-type]
         assert other.awaited(4, [1, 3], silent=True, all_of_them=False) == []

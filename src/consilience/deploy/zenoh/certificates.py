@@ -1,4 +1,4 @@
-"""Keys and certificates of nodes: a test authority makes them, and a node refuses to start without good ones."""
+"""Keys and certificates of nodes: a test authority makes them, and no node starts without good ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's Zenoh session: it brings neighbours' pieces and words to a mailbox, and takes the node's own to them."""
+"""A node's Zenoh session: it brings neighbours' pieces and words, and takes the node's own to them."""
 
 from __future__ import annotations
 
@@ -170,13 +170,19 @@ class Link:
         )
         self.sent += len(data)
 
+    def flush(self) -> None:
+        """Wait until what was to be sent has been handed to Zenoh, but not for long."""
+        done = threading.Event()
+        self._jobs.put(done.set)
+        done.wait(5.0)
+
     def tell(self, word: Word) -> None:
         """Send a word."""
         key = spoken(self._terms.run, self._number, word.receiver, WORD)
         self._jobs.put(lambda: self._put(key, word.encode(self._terms)))
 
     def keep(self, number: int, said: Mapping[int, bytes]) -> None:
-        """Have the messages of an exchange ready for those who ask for them; of older ones they are forgotten."""
+        """Have the messages of an exchange ready for those who ask for them; older ones are forgotten."""
         cuts: dict[bytes, Pieces] = {}
         whole = {
             node: cuts.setdefault(data, cut(data, number, self._incarnation)) for node, data in said.items()

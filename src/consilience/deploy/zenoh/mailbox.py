@@ -1,10 +1,13 @@
-"""What has come for a node, and what it knows of its neighbours. Zenoh's threads fill it, the node's own reads it."""
+"""What has come for a node, and what it knows of its neighbours.
+
+Zenoh's threads fill it, the node's own reads it.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from consilience.deploy.terms import RefusedError
@@ -12,7 +15,7 @@ from consilience.deploy.zenoh.parcels import Assembly, read_label
 from consilience.deploy.zenoh.words import NONE, Word
 
 AHEAD = 2
-"""By how many rounds those who come back may be ahead: they begin one after that of the farthest neighbour."""
+"""By how many rounds those who come back may be ahead: they begin after the farthest neighbour's round."""
 
 
 @dataclass
@@ -44,16 +47,17 @@ class Mailbox:
     """What has come for a node.
 
     Only messages of the exchange that runs and of the next one are taken, of the size that they must have.
+    Where nodes do not wait for each other, those of any exchange are, and a newer one replaces older ones.
 
     Args:
         neighbours: Who may speak.
-        refuse: Called with a neighbour and the reason why something of it was refused.
+        waits: Whether nodes wait for each other.
     """
 
-    def __init__(self, neighbours: Iterable[int], refuse: Callable[[int, str], None]) -> None:
+    def __init__(self, neighbours: Iterable[int], *, waits: bool = True) -> None:
+        self.waits = waits
         self.neighbours = {node: Neighbour() for node in neighbours}
         self.changed = threading.Condition(threading.RLock())
-        self._refuse = refuse
         self._sizes: dict[int, int] = {}
         self._assemblies: dict[tuple[int, int], Assembly] = {}
         self._whole: dict[tuple[int, int], bytes] = {}
@@ -67,9 +71,9 @@ class Mailbox:
         with self.changed:
             self._sizes = dict(sizes)
             oldest = min(sizes, default=0)
-            for kept in (self._assemblies, self._whole):
-                for place in [one for one in kept if one[1] not in sizes]:
-                    del kept[place]
+            if self.waits:
+                self._assemblies = {one: v for one, v in self._assemblies.items() if one[1] in sizes}
+                self._whole = {one: v for one, v in self._whole.items() if one[1] in sizes}
             for one in self.neighbours.values():
                 one.passed = {number for number in one.passed if number >= oldest}
             self.changed.notify_all()
@@ -115,29 +119,43 @@ class Mailbox:
             if known.word is not None and label.incarnation < known.word.incarnation:
                 raise RefusedError("a piece is of an incarnation that is over")
             known.at = max(known.at, number)
-            expected = self._sizes.get(number)
-            if expected is None:
-                oldest = min(self._sizes, default=0)
-                if number < oldest:
-                    raise RefusedError(f"exchange {number} is over, {oldest} runs")
-                self.changed.notify_all()
-                raise RefusedError(f"exchange {number} is ahead, {oldest} runs")
+            expected = self._expected(node, number)
             if label.size != expected:
                 raise RefusedError(f"its message is to have {label.size:,} bytes instead of {expected:,}")
             known.moved = time.monotonic()
             self._add(node, number, label.index, Assembly(label.size, label.digest), piece)
+
+    def _expected(self, node: int, number: int) -> int:
+        """The bytes of a message of an exchange; RefusedError where none is taken."""
+        oldest = min(self._sizes, default=0)
+        if not self.waits and self._sizes:
+            newest = max(
+                (n for sender, n in (*self._whole, *self._assemblies) if sender == node), default=NONE
+            )
+            if number < newest:
+                raise RefusedError(f"exchange {number} is older than {newest}, which has come")
+            return self._sizes[oldest]
+        if number in self._sizes:
+            return self._sizes[number]
+        self.changed.notify_all()  # that somebody is ahead is worth knowing
+        raise RefusedError(f"exchange {number} is {'over' if number < oldest else 'ahead'}, {oldest} runs")
 
     def _add(self, node: int, number: int, index: int, blank: Assembly, piece: bytes) -> None:
         place = (node, number)
         if place in self._whole:
             return  # it came twice
         found = self._assemblies.get(place)
+        if not self.waits:
+            self._assemblies = {k: v for k, v in self._assemblies.items() if k[0] != node or k == place}
         if found is None or found.digest != blank.digest:
             found = self._assemblies[place] = blank
         found.pieces.setdefault(index, piece)
         if not found.missing():
             del self._assemblies[place]
-            self._whole[place] = found.whole()
+            data = found.whole()
+            if not self.waits:
+                self._whole = {k: v for k, v in self._whole.items() if k[0] != node}
+            self._whole[place] = data
             self.changed.notify_all()
 
     # What the node asks.
@@ -146,6 +164,11 @@ class Mailbox:
         """The messages of an exchange that are there, by sender."""
         with self.changed:
             return {node: data for (node, exchange), data in self._whole.items() if exchange == number}
+
+    def newest(self, oldest: int) -> dict[int, tuple[int, bytes]]:
+        """The newest message of every neighbour with its exchange, where that is not older than one."""
+        with self.changed:
+            return {node: (n, data) for (node, n), data in self._whole.items() if n >= oldest}
 
     def missing(self, node: int, number: int) -> tuple[int, ...]:
         """The pieces of a message that have not come; none are named where none has come."""

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from consilience.config import Config
-from consilience.deploy import kept
 from consilience.deploy.agreeing import Agreement
 from consilience.deploy.journal import Journal
 from consilience.deploy.peer import Heard, Peer
-from consilience.deploy.site import Own, tally_of
-from consilience.deploy.terms import RefusedError, Terms
+from consilience.deploy.site import Own
+from consilience.deploy.terms import RefusedError
 from consilience.deploy.zenoh.certificates import Credentials
+from consilience.deploy.zenoh.conditions import check
+from consilience.deploy.zenoh.keeping import PEER_FILE, load_said, save_said, secret_in
 from consilience.deploy.zenoh.link import Link
 from consilience.deploy.zenoh.locked import LEASE
 from consilience.deploy.zenoh.mailbox import Mailbox
+from consilience.deploy.zenoh.standing import carried, scores_of, standing
 from consilience.deploy.zenoh.words import NONE, Word
-from consilience.errors import UserError
 from consilience.experiment.weights import save_weights
 
 LOG = logging.getLogger("consilience")
-PEER_FILE, SAID_FILE, SECRET_FILE = "peer.safetensors", "said.safetensors", "secret"
 TICK = 0.5
 """Seconds between two words to a neighbour for whom a node waits."""
 PATIENCE = 1.0
@@ -73,7 +69,8 @@ class Node:
     """
 
     def __init__(self, agreement: Agreement, number: int, own: Own, folder: Path, place: Place) -> None:
-        check(agreement.terms, number)
+        staleness = agreement.arm.config.deploy.staleness
+        check(agreement.terms, number, waits=staleness is None)
         self.agreement, self.number, self.folder, self._place = agreement, number, folder, place
         self._config: Config = agreement.arm.config
         terms = agreement.terms
@@ -83,15 +80,16 @@ class Node:
             number,
             own,
             agreement.initial(number),
-            secret=None if self._config.deploy.secret == "seed" else _secret(folder / SECRET_FILE),
+            secret=None if self._config.deploy.secret == "seed" else secret_in(folder),
             file=folder / PEER_FILE,
+            staleness=staleness,
         )
         self._told = {node: _Told() for node in self.peer.neighbours}
         self._lines: dict[tuple[str, str], int] = {}
         self._auditing = threading.Lock()
         self.refusals = 0
         """How often something was refused."""
-        self.mailbox = Mailbox(self.peer.neighbours, self._refuse)
+        self.mailbox = Mailbox(self.peer.neighbours, waits=staleness is None)
         self._incarnation = int(time.time())
         self._first = self._at = self.peer.exchange
         self._round = self.peer.round
@@ -191,18 +189,32 @@ class Node:
         phase = peer.terms.phase(peer.address)
         self._meet()
         said = peer.speak()
-        self._keep(number, said)
+        save_said(self.folder, peer.terms.run, number, said)
+        self._link.keep(number, said)
         self._link.send(number, everybody=not phase.replies)
         for node in peer.partners():
             if node not in said:
                 self._told[node].passed = number
                 self._greet(node)
+        if not self.mailbox.waits:
+            return self._hear(self._newest(number))
         if not self._wait(number, silent=not phase.replies):
             return None
-        heard = peer.hear(self.mailbox.arrived(number))
+        now = peer.round
+        return self._hear({node: (now, data) for node, data in self.mailbox.arrived(number).items()})
+
+    def _newest(self, number: int) -> dict[int, tuple[int, bytes]]:
+        """The newest message of every neighbour that is not too old, with its round (of one exchange)."""
+        oldest = number - (self.peer.staleness or 0)
+        before = number - self.peer.round
+        return {node: (n - before, data) for node, (n, data) in self.mailbox.newest(oldest).items()}
+
+    def _hear(self, arrived: dict[int, tuple[int, bytes]]) -> Heard:
+        """Let the peer hear messages, which come with their rounds."""
+        heard = self.peer.hear({node: data for node, (_, data) in arrived.items()})
         for node in heard.heard:
-            if node != self.number:
-                self.mailbox.neighbours[node].heard = heard.address.round
+            if node in arrived:
+                self.mailbox.neighbours[node].heard = arrived[node][0]
         for node, reason in heard.refused.items():
             self._refuse(node, reason)
             self._greet(node)
@@ -220,7 +232,7 @@ class Node:
                 self._refuse(node, str(error))
 
     def _wait(self, number: int, *, silent: bool) -> bool:
-        """Wait for the messages of an exchange; return False where the node has joined a later round instead."""
+        """Wait for the messages of an exchange; return False where the node has joined a later round."""
         box, quorum = self.mailbox, self._quorum()
         deadline = time.monotonic() + self._config.deploy.deadline
         everybody = self._config.deploy.quorum == "all"
@@ -306,7 +318,7 @@ class Node:
         """Stay until neighbours that are behind have got the last message."""
         box, deadline = self.mailbox, time.monotonic() + self._config.deploy.deadline
         greeted = 0.0
-        while time.monotonic() < deadline:
+        while self.mailbox.waits and time.monotonic() < deadline:
             if time.monotonic() - greeted >= TICK:
                 greeted = time.monotonic()
                 self._greet_all()
@@ -314,117 +326,37 @@ class Node:
                 if not any(one.alive and one.at < self._at for one in box.neighbours.values()):
                     break
                 box.changed.wait(TICK)
-        time.sleep(0.1)  # the last words are on their way
+        self._link.flush()
 
     # What is kept and written down.
 
-    def _keep(self, number: int, said: dict[int, bytes]) -> None:
-        """Have messages ready for those who ask, also after a restart."""
-        self._link.keep(number, said)
-        distinct = list(dict.fromkeys(said.values()))
-        parts = {
-            str(place): {"bytes": {"all": torch.frombuffer(bytearray(data), dtype=torch.uint8)}}
-            for place, data in enumerate(distinct)
-        }
-        whose = ",".join(f"{node}:{distinct.index(data)}" for node, data in said.items())
-        kept.save(
-            self.folder / SAID_FILE, self.peer.terms.run, parts, {"number": str(number), "whose": whose}
-        )
-
     def _bring_back(self) -> None:
         """Have ready what was said before the node was stopped."""
-        found = kept.load(self.folder / SAID_FILE, self.peer.terms.run)
-        if found is None or int(found[1]["number"]) >= self._at:
-            return
-        parts, fields = found
-        data = {place: bytes(state["bytes"]["all"].numpy()) for place, state in parts.items()}
-        whose = [one.split(":") for one in fields["whose"].split(",") if one]
-        self._link.keep(int(fields["number"]), {int(node): data[place] for node, place in whose})
-        self._first = int(fields["number"])
+        found = load_said(self.folder, self.peer.terms.run)
+        if found is not None and found[0] < self._at:
+            self._link.keep(*found)
+            self._first = found[0]
 
     def _note(self, round_number: int, seconds: float, heard: Heard | None) -> None:
         every = self._config.evaluate.every
         if (round_number + 1) % every == 0 or self.peer.done:
             self._scores = scores_of(self.agreement, self.peer)
         whom = [] if heard is None else list(heard.heard)
-        self.journal.note(
-            round_number + 1, {"seconds": seconds, "heard": whom, **self._bytes(), **self._scores}
-        )
-
-    def _bytes(self) -> dict[str, int]:
-        traffic = self.peer.traffic
-        return {"bytes_up": sum(traffic.up.values()), "bytes_down": sum(traffic.down.values())}
+        line = {"seconds": seconds, "heard": whom, **carried(self.peer), **self._scores}
+        if not self.mailbox.waits:
+            line["ages"] = {
+                str(node): round_number - one.heard
+                for node, one in self.mailbox.neighbours.items()
+                if node in whom
+            }
+        self.journal.note(round_number + 1, line)
 
     def _stand(self, waiting: Sequence[int] = ()) -> None:
         """Write down how things stand."""
-        with self.mailbox.changed:
-            neighbours = {
-                str(node): {
-                    "alive": one.alive,
-                    "round": None if one.word is None else one.word.round,
-                    "staleness": None if one.heard == NONE else max(0, self.peer.round - 1 - one.heard),
-                    "bytes": one.received,
-                }
-                for node, one in self.mailbox.neighbours.items()
-            }
-        self.journal.stand(
-            {
-                "round": self.peer.round,
-                "rounds": self.peer.terms.rounds,
-                "neighbours": neighbours,
-                "waiting": list(waiting),
-                "refusals": self.refusals,
-                "sent": self._link.sent,
-                **self._bytes(),
-                **self._scores,
-                "done": self.peer.done,
-            }
-        )
+        counts = {"refusals": self.refusals, "sent": self._link.sent}
+        self.journal.stand({**standing(self.peer, self.mailbox, waiting), **counts, **self._scores})
 
     def _finish(self) -> None:
         peer, arm = self.peer, self.agreement.arm
         self._stand()
         save_weights(self.folder, arm, peer.terms.task, [(0, None, peer.evaluated_model())])
-
-
-def check(terms: Terms, number: int) -> None:
-    """Refuse terms that nodes over Zenoh cannot keep."""
-    if terms.adjacency is None:
-        raise UserError(
-            "nodes need a graph: set topology (a federation with a server: consilience deploy flower)"
-        )
-    if not 0 <= number < terms.population:
-        raise UserError(f"there is no node {number}: there are 0 to {terms.population - 1}")
-    complete = bool(terms.adjacency.sum() == terms.population * (terms.population - 1))
-    rounds = {terms.algorithm.at(one) for one in range(terms.rounds)}
-    phases = [*terms.algorithm.setup(), *(phase for one in rounds for phase in one.phases())]
-    if not complete and any(phase.flooded for phase in phases):
-        raise UserError(
-            f"{terms.algorithm.name} passes messages on, and a certificate proves the last hop alone: without "
-            "signatures of those who wrote them it runs on a complete graph only"
-        )
-
-
-def scores_of(agreement: Agreement, peer: Peer) -> dict[str, float]:
-    """What a node's model scores, on the global test set where the node has it and on its own rows."""
-    found = {f"{kind}_{name}": value for kind, one in peer.scores().items() for name, value in one.items()}
-    tested, model = agreement.tested(), peer.evaluated_model()
-    if tested is not None and model:
-        sums = tally_of(agreement.terms, tested[0], model, tested[1])
-        found |= {f"test_{name}": float(value) for name, value in agreement.terms.task.scores(sums).items()}
-    return found
-
-
-def _secret(path: Path) -> int:
-    """The node's own secret, drawn once."""
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(str(secrets.randbits(62)))
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        pass
-    try:
-        return int(path.read_text())
-    except ValueError:
-        raise UserError(f"{path} is damaged; move it away, and {PEER_FILE} with it") from None

@@ -1,4 +1,4 @@
-"""A message in pieces: cut by its sender, and put together only where size and digest are as they should be."""
+"""A message in pieces: cut by its sender, put together where size and digest are as they should be."""
 
 from __future__ import annotations
 

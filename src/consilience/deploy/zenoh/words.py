@@ -1,7 +1,7 @@
 """What nodes tell each other beside the method's messages: who they are, where they stand, what they miss.
 
-There is one kind of word. It says how things stand rather than what has happened, so that it may get lost, come
-twice or come late, and the next one mends it.
+There is one kind of word. It says how things stand rather than what has happened, so that it may get lost,
+come twice or come late, and the next one mends it.
 """
 
 from __future__ import annotations
