@@ -94,6 +94,7 @@ class Node:
         self._first = self._at = self.peer.exchange
         self._round = self.peer.round
         self._scores: dict[str, float] = {}
+        self._stood = 0.0  # when it was last written down how things stand
         self._link = Link(
             terms,
             number,
@@ -178,7 +179,8 @@ class Node:
                 if self.peer.round > before:
                     took, begun = time.perf_counter() - begun, time.perf_counter()
                     self._note(before, took, heard)
-                self._stand()
+                if time.monotonic() - self._stood >= TICK:
+                    self._stand()
             self._linger()
         self._finish()
         return self.peer
@@ -353,6 +355,7 @@ class Node:
 
     def _stand(self, waiting: Sequence[int] = ()) -> None:
         """Write down how things stand."""
+        self._stood = time.monotonic()
         counts = {"refusals": self.refusals, "sent": self._link.sent}
         self.journal.stand({**standing(self.peer, self.mailbox, waiting), **counts, **self._scores})
 
