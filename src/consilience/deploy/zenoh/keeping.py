@@ -12,7 +12,12 @@ import torch
 from consilience.deploy import kept
 from consilience.errors import UserError
 
-PEER_FILE, SAID_FILE, SECRET_FILE = "peer.safetensors", "said.safetensors", "secret"
+PEER_FILE, SECRET_FILE = "peer.safetensors", "secret"
+
+
+def _said_file(folder: Path, number: int) -> Path:
+    """The file for the messages of an exchange: two take turns, since neighbours may be one behind."""
+    return folder / f"said-{number % 2}.safetensors"
 
 
 def save_said(folder: Path, run: str, number: int, said: Mapping[int, bytes]) -> None:
@@ -23,18 +28,18 @@ def save_said(folder: Path, run: str, number: int, said: Mapping[int, bytes]) ->
         for place, data in enumerate(distinct)
     }
     whose = ",".join(f"{node}:{distinct.index(data)}" for node, data in said.items())
-    kept.save(folder / SAID_FILE, run, parts, {"number": str(number), "whose": whose})
+    kept.save(_said_file(folder, number), run, parts, {"number": str(number), "whose": whose})
 
 
-def load_said(folder: Path, run: str) -> tuple[int, dict[int, bytes]] | None:
-    """The exchange and the messages that were kept; None where there are none."""
-    found = kept.load(folder / SAID_FILE, run)
-    if found is None:
+def load_said(folder: Path, run: str, number: int) -> dict[int, bytes] | None:
+    """The messages of an exchange that were kept, by receiver; None where they were not."""
+    found = kept.load(_said_file(folder, number), run)
+    if found is None or int(found[1]["number"]) != number:
         return None
     parts, fields = found
     data = {place: bytes(state["bytes"]["all"].numpy()) for place, state in parts.items()}
     whose = [one.split(":") for one in fields["whose"].split(",") if one]
-    return int(fields["number"]), {int(node): data[place] for node, place in whose}
+    return {int(node): data[place] for node, place in whose}
 
 
 def secret_in(folder: Path) -> int:

@@ -22,7 +22,7 @@ from consilience.errors import UserError
 
 LOG = logging.getLogger("consilience")
 KEPT = 2
-"""Of how many exchanges messages are kept, for those who have not got them."""
+"""The number of exchanges whose messages are kept, for those who have not got them."""
 
 Pieces = list[tuple[bytes, bytes]]
 

@@ -15,7 +15,7 @@ from consilience.deploy.zenoh.parcels import Assembly, read_label
 from consilience.deploy.zenoh.words import NONE, Word
 
 AHEAD = 2
-"""By how many rounds those who come back may be ahead: they begin after the farthest neighbour's round."""
+"""How many rounds those who come back may be ahead: they begin after the farthest neighbour's round."""
 
 
 @dataclass

@@ -334,10 +334,11 @@ class Node:
 
     def _bring_back(self) -> None:
         """Have ready what was said before the node was stopped."""
-        found = load_said(self.folder, self.peer.terms.run)
-        if found is not None and found[0] < self._at:
-            self._link.keep(*found)
-            self._first = found[0]
+        before = self._at - 1
+        said = load_said(self.folder, self.peer.terms.run, before)
+        if said is not None:
+            self._link.keep(before, said)
+            self._first = before
 
     def _note(self, round_number: int, seconds: float, heard: Heard | None) -> None:
         every = self._config.evaluate.every
