@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from consilience.deploy.agreeing import agree
 from consilience.deploy.terms import Terms
 from consilience.deploy.zenoh.certificates import AUTHORITY, Credentials, credentials, make, name_of
 from consilience.deploy.zenoh.link import Link
-from consilience.deploy.zenoh.locked import FRAME, session_config, spoken, token
+from consilience.deploy.zenoh.locked import FRAME, PIECE, session_config, spoken, token
 from consilience.deploy.zenoh.mailbox import Mailbox
 from consilience.deploy.zenoh.parcels import cut
 from consilience.errors import UserError
@@ -97,6 +98,53 @@ def test_a_valid_certificate_speaks_under_its_own_name_alone(
     assert listener.mailbox.arrived(0).keys() == listener.mailbox.arrived(1).keys() == {3}
     assert listener.mailbox.neighbours[1].received == 0
     assert listener.mailbox.neighbours[3].received == 20
+    assert not listener.refused
+
+
+def test_who_speaks_under_another_name_is_noticed(listener: Listener, keys: Path, wait_until: Until) -> None:
+    with lawless(listener, 3, credentials(keys, 3)) as session:
+        lying = session.liveliness().declare_token(token(listener.terms.run, 1, 7))
+        wait_until(lambda: listener.link.silent(0.3) == [3])
+        honest = session.liveliness().declare_token(token(listener.terms.run, 3, 7))
+        wait_until(lambda: not listener.link.silent(0.3))
+        lying.undeclare()
+        honest.undeclare()
+    wait_until(lambda: not listener.link.silent(0.0))
+    assert listener.seen == [3]
+
+
+def test_a_message_of_many_pieces_arrives_and_can_be_had_again(
+    listener: Listener, keys: Path, wait_until: Until
+) -> None:
+    data, box = random.Random(0).randbytes(9 * PIECE + 1), Mailbox([0])
+    listener.mailbox.turn({0: len(data), 1: len(data)})
+    link = Link(
+        listener.terms,
+        1,
+        [0],
+        credentials(keys, 1),
+        box,
+        refuse=lambda other, reason: None,
+        heard=lambda word, new: None,
+        seen=lambda node: None,
+        listen=[],
+        connect=[listener.address],
+        incarnation=1,
+    )
+    with link:
+        wait_until(lambda: listener.seen and box.neighbours[0].tokens)
+        link.keep(0, {0: data})
+        link.send(0, everybody=True)
+        wait_until(lambda: listener.mailbox.arrived(0))
+        assert listener.mailbox.arrived(0) == {1: data}
+        link.keep(1, {0: data[::-1]})
+        assert link.send_again(0, 1, [3, 9])
+        wait_until(lambda: len(listener.mailbox.missing(1, 1)) == 8)
+        assert listener.mailbox.missing(1, 1) == (0, 1, 2, 4, 5, 6, 7, 8)
+        assert link.send_again(0, 1, listener.mailbox.missing(1, 1))
+        wait_until(lambda: listener.mailbox.arrived(1))
+        assert not link.send_again(0, 2, [])
+    assert listener.mailbox.arrived(1) == {1: data[::-1]}
     assert not listener.refused
 
 
@@ -209,6 +257,14 @@ def test_a_node_does_not_start_with_files_that_are_wrong(keys: Path, tmp_path: P
         (folder / f"node-1.{end}").unlink()
     make(folder, 2, days=-1)
     _refused(folder, "which is not now")
+
+
+@pytest.mark.parametrize(("days", "warned"), [(6.0, True), (8.0, False)])
+def test_a_certificate_that_is_about_to_expire_is_spoken_of(
+    tmp_path: Path, days: float, warned: bool
+) -> None:
+    make(tmp_path, 2, days=days)
+    assert (credentials(tmp_path, 1).warning() is not None) == warned
 
 
 def test_keys_are_their_owner_s_alone_and_are_never_replaced(keys: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -68,11 +69,12 @@ class Link:
         )
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._said: dict[int, dict[int, Pieces]] = {}
+        self._linked: dict[int, float] = {}
         self._lock = threading.Lock()
         self._open = ExitStack()
         self._ended = threading.Event()
         self.sent = 0
-        """The bytes that were sent, to as many neighbours as there are."""
+        """The bytes that were handed to Zenoh; what goes to all neighbours counts once."""
 
     def __enter__(self) -> Link:
         try:
@@ -114,11 +116,27 @@ class Link:
 
     def _connected(self, event: zenoh.LinkEvent) -> None:
         """Write down who connects that has no business here; access control lets nothing of it through."""
-        name, known = event.link.auth_identifier, {name_of(node) for node in self._neighbours}
-        if event.kind == zenoh.SampleKind.PUT and name not in known:
+        name, known = event.link.auth_identifier, {name_of(node): node for node in self._neighbours}
+        if name in known:
+            with self._lock:
+                if event.kind == zenoh.SampleKind.PUT:
+                    self._linked.setdefault(known[name], time.monotonic())
+                else:
+                    self._linked.pop(known[name], None)
+        elif event.kind == zenoh.SampleKind.PUT:
             self._refuse(
                 name or event.link.dst, "it is connected, and is no neighbour: nothing of it is heard"
             )
+
+    def silent(self, seconds: float) -> list[int]:
+        """The neighbours that have been connected for so long, and have not shown that they are alive.
+
+        Whoever uses their certificates speaks under another name, which access control drops without a word.
+        """
+        with self._lock:
+            since = {node: time.monotonic() - begun for node, begun in self._linked.items()}
+        tokens = {node: one.tokens for node, one in self._mailbox.neighbours.items()}
+        return [node for node, passed in since.items() if passed >= seconds and not tokens[node]]
 
     def _lives(self, sample: zenoh.Sample) -> None:
         _, run, node, _, incarnation = str(sample.key_expr).split("/")

@@ -32,6 +32,8 @@ PATIENCE = 1.0
 """Seconds without a piece of a message after which it is asked for again."""
 GRACE = 1.0
 """Seconds that a node waits for more neighbours before it joins a federation that has begun."""
+SILENCE = 5.0
+"""Seconds for which a neighbour may be connected before it shows that it is alive."""
 REPEATED = 20
 """How often the same refusal is written down; after that it is counted."""
 
@@ -94,6 +96,8 @@ class Node:
         self._first = self._at = self.peer.exchange
         self._round = self.peer.round
         self._scores: dict[str, float] = {}
+        self._silent = set[int]()  # the neighbours of whom it was written down that nothing passes
+        self._warned = False
         self._stood = 0.0  # when it was last written down how things stand
         self._link = Link(
             terms,
@@ -165,9 +169,7 @@ class Node:
 
     def run(self) -> Peer:
         """Go through all rounds that are left, and return the peer as it then is."""
-        warning = self._place.keys.warning()
-        if warning:
-            LOG.warning("%s", warning)
+        self._warn()
         self._bring_back()
         self._turn()
         with self._link:
@@ -340,7 +342,15 @@ class Node:
             self._link.keep(before, said)
             self._first = before
 
+    def _warn(self) -> None:
+        """Say once that the certificate is about to expire; connections are closed when it does."""
+        warning = self._place.keys.warning()
+        if warning and not self._warned:
+            self._warned = True
+            LOG.warning("node %d: %s", self.number, warning)
+
     def _note(self, round_number: int, seconds: float, heard: Heard | None) -> None:
+        self._warn()
         every = self._config.evaluate.every
         if (round_number + 1) % every == 0 or self.peer.done:
             self._scores = scores_of(self.agreement, self.peer)
@@ -357,6 +367,9 @@ class Node:
     def _stand(self, waiting: Sequence[int] = ()) -> None:
         """Write down how things stand."""
         self._stood = time.monotonic()
+        for node in set(self._link.silent(SILENCE)) - self._silent:
+            self._silent.add(node)
+            self._refuse(node, "it is connected, and nothing of it passes: it speaks under another name")
         counts = {"refusals": self.refusals, "sent": self._link.sent}
         self.journal.stand({**standing(self.peer, self.mailbox, waiting), **counts, **self._scores})
 
