@@ -6,14 +6,19 @@ import signal
 import sys
 from pathlib import Path
 
+import consilience.deploy.zenoh.node  # noqa: F401, so that forks need not
 from consilience.cli.noding import run_node
+from consilience.config import load_config
+from consilience.deploy.agreeing import agree
 
 
 def main() -> None:
     """Read an order a line, and answer with the number of the process that carries it out."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
+    for place, line in enumerate(sys.stdin):
         order = json.loads(line)
+        if place == 0:  # what is imported and loaded here is there in all processes
+            agree(load_config(Path(order["jobs"][0][0]), []))
         number = os.fork()
         if number:
             print(number, flush=True)
