@@ -17,6 +17,9 @@ from consilience.deploy.zenoh.words import NONE, Word
 AHEAD = 2
 """How many rounds those who come back may be ahead: they begin after the farthest neighbour's round."""
 
+REMEMBERED = 4
+"""The number of exchanges for which it is remembered what came."""
+
 
 @dataclass
 class Neighbour:
@@ -61,6 +64,7 @@ class Mailbox:
         self._sizes: dict[int, int] = {}
         self._assemblies: dict[tuple[int, int], Assembly] = {}
         self._whole: dict[tuple[int, int], bytes] = {}
+        self._had: dict[tuple[int, int], bytes] = {}  # digests, by which repetitions are known
 
     def turn(self, sizes: dict[int, int]) -> None:
         """Take messages of other exchanges than before.
@@ -74,6 +78,7 @@ class Mailbox:
             if self.waits:
                 self._assemblies = {one: v for one, v in self._assemblies.items() if one[1] in sizes}
                 self._whole = {one: v for one, v in self._whole.items() if one[1] in sizes}
+            self._had = {one: v for one, v in self._had.items() if one[1] >= oldest - REMEMBERED}
             for one in self.neighbours.values():
                 one.passed = {number for number in one.passed if number >= oldest}
             self.changed.notify_all()
@@ -119,6 +124,8 @@ class Mailbox:
             if known.word is not None and label.incarnation < known.word.incarnation:
                 raise RefusedError("a piece is of an incarnation that is over")
             known.at = max(known.at, number)
+            if self._had.get((node, number)) == label.digest:
+                return  # it was asked for again, and then came twice
             expected = self._expected(node, number)
             if label.size != expected:
                 raise RefusedError(f"its message is to have {label.size:,} bytes instead of {expected:,}")
@@ -155,7 +162,7 @@ class Mailbox:
             data = found.whole()
             if not self.waits:
                 self._whole = {k: v for k, v in self._whole.items() if k[0] != node}
-            self._whole[place] = data
+            self._whole[place], self._had[place] = data, found.digest
             self.changed.notify_all()
 
     # What the node asks.
