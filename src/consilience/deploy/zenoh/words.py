@@ -57,13 +57,19 @@ class Word:
             round=self.round,
             sender=self.sender,
             samples=self.samples,
-            number=self.at,
             receiver=self.receiver,
             run=terms.run,
             kind="hello",
-            incarnation=self.incarnation,
         )
-        numbers = (self.first, self.degree, self.passed, self.wanted, self.refused)
+        numbers = (
+            self.incarnation,
+            self.at,
+            self.first,
+            self.degree,
+            self.passed,
+            self.wanted,
+            self.refused,
+        )
         missing = (*self.missing[:ASKED], *[NONE] * (ASKED - len(self.missing)))
         text = self.reason.encode("ascii", "replace")[:TEXT].ljust(TEXT)
         state = {
@@ -101,14 +107,14 @@ def read_word(data: bytes, terms: Terms, sender: int, receiver: int) -> Word:
         raise RefusedError(f"its word is by {header.sender} for {header.receiver}")
     if header.run != terms.run or _text(state, "terms") != bytes.fromhex(terms.digest):
         raise RefusedError("it has other terms")
-    first, degree, passed, wanted, refused = (int(one) for one in state["word"]["numbers"])
+    incarnation, at, first, degree, passed, wanted, refused = state["word"]["numbers"].tolist()
     word = Word(
         sender,
         receiver,
-        header.incarnation,
+        incarnation,
         header.samples,
         header.round,
-        header.number,
+        at,
         first,
         degree,
         passed,
