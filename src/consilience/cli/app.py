@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from consilience import __version__
+from consilience.cli import deploying
 from consilience.errors import UserError, unknown
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ deploy_app = typer.Typer(
     help="Real federations: members in processes and on machines of their own.", no_args_is_help=True
 )
 app.add_typer(deploy_app, name="deploy")
+deploying.register(app, deploy_app)
 
 ConfigFile = Annotated[
     Path, typer.Argument(help="A YAML file, e.g. examples/quickstart.yaml.", metavar="FILE")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -163,7 +163,7 @@ class Hub:
         refused |= unfit
         heard = tuple(one.sender for one in accepted)
         now.traffic.add(self._traffic(phase, down, form, len(asked), len(arrivals)))
-        enough = len(heard) >= self._needed(len(asked))
+        enough = len(heard) >= self.needed(len(asked))
         if not enough and (self.quorum == "all" or address.setup):
             self._save()
             return Report(address, tuple(asked), heard, refused, done=False)
@@ -224,7 +224,7 @@ class Hub:
         drawn = sample_clients(self.terms.seed, address.round, available, count, drawing)
         return [int(site) for site in drawn]
 
-    def _needed(self, asked: int) -> int:
+    def needed(self, asked: int) -> int:
         """How many have to be heard, of those who were asked."""
         if self.quorum == "all":
             return max(1, asked)
@@ -300,7 +300,8 @@ class Hub:
             return
         said = {f"said {site}": state for site, state in self._said.items()}
         parts = {"state": self.state, "blank": self._blank, **said}
-        kept.save(self.file, self.terms.run, parts, {"progress": json.dumps(asdict(self._now))})
+        progress = {**vars(self._now), "traffic": self.traffic.written()}
+        kept.save(self.file, self.terms.run, parts, {"progress": json.dumps(progress)})
 
     def _restore(self) -> None:
         found = None if self.file is None else kept.load(self.file, self.terms.run)

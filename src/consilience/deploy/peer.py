@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -315,7 +315,8 @@ class Peer:
             **{f"last {place}": state for place, state in self._last.items()},
             **{f"heard {sender}": state for sender, state in self._heard.items()},
         }
-        kept.save(self.file, self.terms.run, parts, {"progress": json.dumps(asdict(self._now))})
+        progress = {**vars(self._now), "traffic": self.traffic.written()}
+        kept.save(self.file, self.terms.run, parts, {"progress": json.dumps(progress)})
 
     def _restore(self) -> None:
         found = None if self.file is None else kept.load(self.file, self.terms.run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from consilience.deploy.agreeing import Agreement
 from consilience.deploy.carrying import Answers, Carrier, enrol
 from consilience.deploy.hub import Hub, Report
 from consilience.deploy.journal import Journal
-from consilience.deploy.site import tally_of
+from consilience.deploy.site import Order, tally_of
 from consilience.experiment.weights import save_weights
 
 LOG = logging.getLogger("consilience")
@@ -45,6 +45,7 @@ def serve(
     while not hub.done:
         _gather(hub, carrier, journal, wait)
         orders, now = hub.orders(), hub.round
+        _await(hub, orders, carrier, wait)
         answers = carrier.ask(orders)
         report = hub.take(answers.data)
         _tell(journal, report, answers)
@@ -68,6 +69,16 @@ def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], Non
             LOG.warning("site %s does not take part: %s", site, reason)
         if len(hub.enrolled) >= hub.terms.population:
             return
+        wait()
+
+
+def _await(hub: Hub, orders: Mapping[int, Order], carrier: Carrier, wait: Callable[[], None]) -> None:
+    """Wait while fewer of a cohort are there than must be heard: rounds without them would come to nothing."""
+    told = False
+    while len(orders.keys() & set(carrier.sites())) < hub.needed(len(orders)):
+        if not told:
+            LOG.warning("round %d: waiting for more sites", hub.round + 1)
+        told = True
         wait()
 
 

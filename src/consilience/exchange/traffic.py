@@ -26,8 +26,12 @@ class Traffic:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Traffic:
-        """The count that was written as plain values (`dataclasses.asdict`)."""
+        """The count that was `written` as plain values."""
         return cls(Counter(values["up"]), Counter(values["down"]), int(values["messages"]))
+
+    def written(self) -> dict[str, Any]:
+        """The count as plain values."""
+        return {"up": dict(self.up), "down": dict(self.down), "messages": self.messages}
 
     def add(self, other: Traffic) -> None:
         """Add the bytes and messages of another count to this one."""
