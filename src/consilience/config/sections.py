@@ -158,7 +158,10 @@ class FactsSection(Section):
 class DeploySection(Section):
     """How a real federation runs; a simulation does not look at it."""
 
-    quorum: Annotated[float, Field(gt=0, le=1)] | Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+    # A whole number is one of clients, so it comes first: 1 would otherwise be read as 1.0, which is everybody.
+    quorum: (
+        Annotated[int, Field(ge=1, strict=True)] | Annotated[float, Field(gt=0, le=1)] | Literal["all"]
+    ) = Field(
         1,
         union_mode="left_to_right",
         description="How many of a round's clients must be heard: a share (0.5), a number (1 is one client), "

@@ -71,8 +71,10 @@ def hand_over(path: Path, data: bytes, accepted: int, timeout: float) -> bytes:
             connection.connect(os.fspath(path))
             send(connection, ORDER, accepted, data)
             kind, _, answer = receive(connection, {ANSWER: LARGEST_ANSWER, REFUSAL: LONGEST_REASON})
+        except TimeoutError:
+            raise RefusedError(f"the site at {path} was silent for {timeout:g} s") from None
         except OSError as error:
-            reason = "it is silent" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            reason = error.strerror or str(error)
             raise RefusedError(f"no site answers at {path}: {reason}; start `consilience site`") from None
     if kind == REFUSAL:
         raise RefusedError(answer.decode(errors="replace"))
