@@ -193,6 +193,19 @@ def test_a_node_that_was_started_again_has_its_number_back(strict, place):
     assert json.loads((here.folder / "nodes.json").read_text())["1"] == (101 if strict else 300)
 
 
+def test_a_node_that_came_too_early_gets_the_number_once_it_is_free(place):
+    here = place(federation())
+    carrier = carrier_of(here)
+    carrier.sites()
+    carrier.sites()
+    here.grid.nodes[300] = here.grid.nodes[101]  # started again before the old one is known to be gone
+    carrier.sites()
+    carrier.sites()
+    del here.grid.nodes[101]
+    carrier.sites()
+    assert sorted(carrier.sites()) == [0, 1, 2]
+
+
 def test_a_reply_of_another_node_does_not_count(place):
     def swapped(node, reply):
         if node == 101:

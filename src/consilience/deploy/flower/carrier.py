@@ -57,12 +57,15 @@ class GridCarrier:
         self._node_of = _read(file)
         self._online: frozenset[int] = frozenset()
         self._asked: dict[str, tuple[int, float]] = {}  # who was asked who they are, and until when it counts
-        self._strangers: set[int] = set()
+        self._strangers: set[int] = set()  # who was turned away
+        self._gone: set[int] = set()  # nodes of sites that are not there
 
     def sites(self) -> Collection[int]:
         """The sites whose nodes are there; nodes that came since the last call are asked who they are."""
         self._online = frozenset(self._grid.get_node_ids())
-        self._strangers &= self._online
+        gone = set(self._node_of.values()) - self._online
+        self._strangers = set() if gone - self._gone else self._strangers & self._online
+        self._gone = gone  # whoever claimed the number of one that has gone since may try again
         self._introductions()
         waiting = {node for node, _ in self._asked.values()}
         new = self._online - set(self._node_of.values()) - self._strangers - waiting
