@@ -11,12 +11,11 @@ import signal
 from pathlib import Path
 
 import pytest
-import yaml
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'consilience[flower]'")
 
-from consilience.config import load_config
 from consilience.deploy.agreeing import Agreement, agree
+from consilience.deploy.flower.writing import write_app
 from consilience.deploy.journal import AUDIT, METRICS, read_lines
 
 from .conftest import ended, equal, federation, simulated
@@ -33,11 +32,8 @@ def place(tmp_path: Path):
 
 def begin(place: Place, method: str, **changes) -> Agreement:
     """Write the app of a federation, and start its sites."""
-    config = federation(method, evaluate={"clients": False}, **changes)
-    file = place.folder / f"{method}.yaml"
-    file.write_text(yaml.safe_dump(config.written()))
-    place.consilience("deploy", "flower", file.name, "--out", f"app-{method}")
-    agreement = agree(load_config(file))
+    agreement = agree(federation(method, evaluate={"clients": False}, **changes))
+    write_app(agreement, place.folder / f"app-{method}")
     for number in range(agreement.terms.population):
         start_site(place, method, number)
     return agreement
@@ -82,7 +78,9 @@ def test_a_hub_killed_in_the_middle_goes_on_and_ends_as_the_simulation(place):
     place.superlink()
     start_nodes(place, 2)
     hub = run(place, "scaffold")
-    until(lambda: len(read_lines(hub / METRICS)) == 1, "the first round ends", lambda: place.said("link"))
+    sites = [place.folder / f"scaffold-{number}" for number in range(2)]
+    answered = "the sites have answered in the second round"
+    until(lambda: all(status(one).get("exchange") == 1 for one in sites), answered, lambda: place.said("link"))
     kill_hub(place)
     assert not status(hub).get("done")
     run(place, "scaffold")
