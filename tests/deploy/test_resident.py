@@ -74,7 +74,7 @@ def test_nobody_there_is_one_line(tmp_path):
 
 
 def test_a_silent_site_is_not_waited_for(tmp_path):
-    with sockets.listen(tmp_path / "s"), pytest.raises(RefusedError, match="silent for 0.05 s"):
+    with sockets.listen(tmp_path / "s"), pytest.raises(RefusedError, match=r"silent for 0\.05 s"):
         sockets.hand_over(tmp_path / "s", b"order", 0, 0.05)
 
 

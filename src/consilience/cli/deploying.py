@@ -10,11 +10,10 @@ import typer
 
 from consilience.errors import UserError
 
-ConfigFile = Annotated[
-    Path, typer.Argument(help="A YAML file with one method and one seed.", metavar="FILE")
-]
+ConfigFile = Annotated[Path, typer.Argument(help="A YAML file with one method and one seed.", metavar="FILE")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Changes, e.g. rounds=5 deploy.quorum=all.", metavar="[KEY=VALUE]...")
+    list[str] | None,
+    typer.Argument(help="Changes, e.g. rounds=5 deploy.quorum=all.", metavar="[KEY=VALUE]..."),
 ]
 
 

@@ -158,7 +158,7 @@ class FactsSection(Section):
 class DeploySection(Section):
     """How a real federation runs; a simulation does not look at it."""
 
-    # A whole number is one of clients, so it comes first: 1 would otherwise be read as 1.0, which is everybody.
+    # A whole number is a count, and comes first: 1 would otherwise be read as 1.0, which is everybody.
     quorum: (
         Annotated[int, Field(ge=1, strict=True)] | Annotated[float, Field(gt=0, le=1)] | Literal["all"]
     ) = Field(

@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 
 def secret_of(folder: Path, agreement: Agreement) -> int | None:
-    """What keys a member's own draws: a number that it drew once and keeps to itself, or None for the seed."""
+    """What keys a member's own draws: a number that it drew once and keeps, or None for the seed."""
     if agreement.arm.config.deploy.secret == "seed":
         return None
     path = folder / SECRET

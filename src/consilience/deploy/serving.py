@@ -73,7 +73,7 @@ def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], Non
 
 
 def _await(hub: Hub, orders: Mapping[int, Order], carrier: Carrier, wait: Callable[[], None]) -> None:
-    """Wait while fewer of a cohort are there than must be heard: rounds without them would come to nothing."""
+    """Wait while fewer of a cohort are there than must be heard: rounds without them come to nothing."""
     told = False
     while len(orders.keys() & set(carrier.sites())) < hub.needed(len(orders)):
         if not told:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from consilience import tree, wire
 from consilience.algorithm import Algorithm, Phase
-from consilience.deploy.refused import RefusedError as RefusedError
+from consilience.deploy.refused import RefusedError as RefusedError  # noqa: PLC0414  # found here, too
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import LocalWork
 from consilience.exchange.schemas import Exchanged, dry_run, idle_client, schemas_of

@@ -148,14 +148,14 @@ def place(tmp_path: Path) -> Iterator[Callable[..., SimpleNamespace]]:
                 station(stack, agreement, number, folder / f"site{number}", path)
                 nodes[100 + number] = {"number": number, "socket": str(path)}
             grid = Loop(nodes, file, **options)
-            return SimpleNamespace(agreement=agreement, grid=grid, folder=folder, hub=folder / "hub", file=file)
+            return SimpleNamespace(
+                agreement=agreement, grid=grid, folder=folder, hub=folder / "hub", file=file
+            )
 
         yield made
 
 
-def station(
-    stack: contextlib.ExitStack, agreement: Agreement, number: int, folder: Path, path: Path
-) -> None:
+def station(stack: contextlib.ExitStack, agreement: Agreement, number: int, folder: Path, path: Path) -> None:
     """Keep a site at work in a thread until the stack is left."""
     listener = stack.enter_context(stationed(folder, path))
     site = site_in(folder, agreement, number, agreement.dealt(number))

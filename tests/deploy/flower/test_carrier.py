@@ -43,7 +43,7 @@ def test_equal_to_the_simulation(method, place):
     assert equal(ended(here.agreement, here.hub), simulated(here.agreement))
 
 
-# Sites that lie. What they send is refused with a reason, and the round goes on as if nothing had come from them.
+# Sites that lie. What they send is refused with a reason, and the round goes on as if nothing had come.
 
 
 def altered(change):

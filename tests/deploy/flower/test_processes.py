@@ -1,7 +1,7 @@
 """Federations of real processes on this machine: a SuperLink, SuperNodes, and sites beside them.
 
-Flower starts a process for every message, so that an exchange takes seconds. One federation is always run; the
-others are behind CONSILIENCE_LONG=1.
+Flower starts a process for every message, so that an exchange takes seconds. One federation is always run;
+the others are behind CONSILIENCE_LONG=1.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def test_a_hub_killed_in_the_middle_goes_on_and_ends_as_the_simulation(place):
     hub = run(place, "scaffold")
     sites = [place.folder / f"scaffold-{number}" for number in range(2)]
     answered = "the sites have answered in the second round"
-    until(lambda: all(status(one).get("exchange") == 1 for one in sites), answered, lambda: place.said("link"))
+    until(
+        lambda: all(status(one).get("exchange") == 1 for one in sites), answered, lambda: place.said("link")
+    )
     kill_hub(place)
     assert not status(hub).get("done")
     run(place, "scaffold")

@@ -33,14 +33,18 @@ def unpacked(content: RecordDict) -> bytes:
     record = content.array_records.get(STATE)
     array = None if record is None else record.get(BYTES)
     if record is None or array is None or len(record) != 1 or array.stype != FORMAT:
-        reason = content.config_records.get(FACTS, {}).get("refused")
+        reason = _facts(content).get("refused")
         raise RefusedError(str(reason)[:500] if reason else "it holds no state")
     return array.data
 
 
 def fact(content: RecordDict, name: str) -> int:
     """A number that stands in a message."""
-    found = content.config_records.get(FACTS, {}).get(name)
+    found = _facts(content).get(name)
     if not isinstance(found, int) or isinstance(found, bool):
         raise RefusedError(f"it does not say its {name}")
     return found
+
+
+def _facts(content: RecordDict) -> ConfigRecord:
+    return content.config_records.get(FACTS) or ConfigRecord()

@@ -35,7 +35,7 @@ def server_app(file: Path) -> ServerApp:
                 deadline=agreement.arm.config.deploy.deadline,
                 file=folder / NODES,
                 strict=bool(settings["strict"]),
-                refused=lambda who, why: journal.refuse(who, why),
+                refused=journal.refuse,
             )
             serve(agreement, carrier, folder)
 
