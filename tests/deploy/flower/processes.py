@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ipaddress
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from consilience.deploy.journal import read_status
 
@@ -168,3 +175,61 @@ def opened(folder: Path, *, secure: bool = False) -> Iterator[Place]:
         yield place
     finally:
         place.close()
+
+
+def certify(folder: Path, keys: Sequence[str]) -> None:
+    """Write a test authority, a certificate of 127.0.0.1 for a SuperLink, and keys for SuperNodes."""
+    authority, link = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    root = _certificate("test authority", authority, "test authority", authority)
+    own = _certificate("127.0.0.1", link, "test authority", authority)
+    (folder / "ca.crt").write_bytes(root.public_bytes(serialization.Encoding.PEM))
+    (folder / "link.crt").write_bytes(own.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / "link.key").write_bytes(link.private_bytes(pem, pkcs8, plain))
+    for name in keys:
+        key = ec.generate_private_key(ec.SECP384R1())
+        (folder / name).write_bytes(key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain))
+        public = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        (folder / f"{name}.pub").write_bytes(public)
+
+
+def _certificate(
+    subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, authority: ec.EllipticCurvePrivateKey
+) -> x509.Certificate:
+    """A certificate for a name, by an authority, for a day."""
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(names[0])
+        .issuer_name(names[1])
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(x509.BasicConstraints(ca=subject == issuer, path_length=None), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+    )
+    usage = dict.fromkeys(
+        [
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ],
+        False,
+    )
+    ca = subject == issuer
+    made = made.add_extension(
+        x509.KeyUsage(digital_signature=True, key_cert_sign=ca, crl_sign=ca, **usage), critical=True
+    )
+    if not ca:
+        address = x509.IPAddress(ipaddress.ip_address(subject))
+        made = made.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    return made.sign(authority, hashes.SHA384())

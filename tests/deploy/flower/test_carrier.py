@@ -43,6 +43,25 @@ def test_equal_to_the_simulation(method, place):
     assert equal(ended(here.agreement, here.hub), simulated(here.agreement))
 
 
+def test_in_flowers_simulation_sites_are_made_for_every_message(place):
+    here = place(federation("scaffold"))
+    nodes = {100 + number: {"partition-id": number, "num-partitions": 3} for number in range(3)}
+    here.grid.nodes, here.grid.run_config = nodes, {"out": str(here.folder / "all")}
+    served(here)
+    assert equal(ended(here.agreement, here.hub), simulated(here.agreement))
+    assert (here.folder / "all" / "sites" / "2" / "site-2.safetensors").exists()
+
+
+def test_a_supernode_without_a_socket_is_told_so(place):
+    here = place(federation())
+    here.grid.nodes[100] = {"number": 0}
+    carrier = carrier_of(here)
+    carrier.sites()
+    carrier.sites()
+    hub = Hub(here.agreement.terms, here.agreement.initial())
+    assert "names no socket" in enrol(hub, carrier)[0]
+
+
 # Sites that lie. What they send is refused with a reason, and the round goes on as if nothing had come.
 
 

@@ -19,7 +19,7 @@ from consilience.deploy.flower.writing import write_app
 from consilience.deploy.journal import AUDIT, METRICS, read_lines
 
 from .conftest import ended, equal, federation, simulated
-from .processes import BIN, Place, opened, status, until
+from .processes import BIN, Place, certify, opened, status, until
 
 long = pytest.mark.skipif(not os.environ.get("CONSILIENCE_LONG"), reason="takes minutes: CONSILIENCE_LONG=1")
 
@@ -55,10 +55,10 @@ def node_config(place: Place, number: int) -> str:
     return f'number={number} socket="{place.folder}/{number}.sock"'
 
 
-def run(place: Place, method: str) -> Path:
+def run(place: Place, method: str, more: str = "") -> Path:
     """Hand the app to the SuperLink; the hub's folder."""
     hub = place.folder / f"hub-{method}"
-    place.flwr("run", f"app-{method}", "trial", "--run-config", f'out="{hub}"')
+    place.flwr("run", f"app-{method}", "trial", "--run-config", f'out="{hub}" {more}')
     return hub
 
 
@@ -134,3 +134,21 @@ def test_a_quorum_goes_on_without_those_who_are_gone(place):
     finish(place, hub)
     assert read_lines(hub / METRICS)[1]["heard"] == [0, 2]
     assert not equal(ended(agreement, hub), simulated(agreement))
+
+
+@long
+def test_with_tls_and_keys_only_those_who_are_registered_take_part(tmp_path):
+    with opened(tmp_path, secure=True) as place:
+        certify(place.folder, ["node0", "node1", "stranger"])
+        agreement = begin(place, "scaffold", clients=2, rounds=2, deploy={"secret": "seed", "quorum": "all"})
+        place.superlink()
+        for number in range(2):
+            place.flwr("supernode", "register", f"node{number}.pub", "trial")
+            key = ["--auth-supernode-private-key", f"node{number}"]
+            place.supernode(f"node{number}", node_config(place, number), *key)
+        place.supernode("stranger", "number=0", "--auth-supernode-private-key", "stranger")
+        hub = run(place, "scaffold", "strict=true")
+        finish(place, hub)
+        assert equal(ended(agreement, hub), simulated(agreement))
+        assert place.running["stranger"].wait() != 0
+        assert read_lines(hub / AUDIT) == []

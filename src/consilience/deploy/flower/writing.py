@@ -75,7 +75,7 @@ Written by `consilience deploy flower`; terms {run}. On every site, the configur
     consilience site federation/{file} --client N --data WHAT --socket /run/consilience/site --out DIR
     flower-supernode ... --node-config 'number=N socket="/run/consilience/site"'
 
-then, where the SuperLink is, `flwr run .`; if it ends early, the same command goes on from the files in `out`.
+then, where the SuperLink is, `flwr run .`; if it ends early, the same command goes on from its files.
 """
 
 
