@@ -26,7 +26,8 @@ name = {name}
 version = "1.0.0"
 description = {description}
 license = {{ file = "LICENSE" }}
-dependencies = ["flwr>={flower}", "consilience[flower]=={version}"]
+# Every machine has consilience {version} beside Flower; named here, Flower would install another for every run.
+dependencies = ["flwr>={flower}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["federation"]
