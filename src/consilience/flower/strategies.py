@@ -80,7 +80,8 @@ class RuleStrategy(FedAvg):
         self._hub = {**hub, **model}
         self._order = tuple(arrays)
         self._population = max(1, len(list(grid.get_node_ids())))
-        return super().configure_train(server_round, arrays, config, grid)
+        messages: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

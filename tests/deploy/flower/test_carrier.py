@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -178,6 +179,22 @@ def test_an_order_that_comes_twice_is_answered_twice_alike(place):
     enrol(hub, carrier)
     orders = hub.orders()
     assert carrier.ask(orders) == carrier.ask(orders)
+
+
+def test_who_does_not_answer_before_the_deadline_is_missed(place, monkeypatch):
+    here = place(federation())
+    carrier, hub = carrier_of(here), Hub(here.agreement.terms, here.agreement.initial())
+    carrier.sites()
+    carrier.sites()
+    enrol(hub, carrier)
+    here.grid.changed = lambda node, reply: None if node == 101 else reply
+    clock = itertools.count(step=10)
+    monkeypatch.setattr("consilience.deploy.flower.carrier.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("consilience.deploy.flower.carrier.time.sleep", lambda seconds: None)
+    found = carrier.ask(hub.orders())
+    assert sorted(found.data) == [0, 2]
+    assert found.failed == {1: "no answer in 30 s"}
+    assert hub.take(found.data).heard == (0, 2)
 
 
 # Who is who.

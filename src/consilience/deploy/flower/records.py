@@ -35,7 +35,8 @@ def unpacked(content: RecordDict) -> bytes:
     if record is None or array is None or len(record) != 1 or array.stype != FORMAT:
         reason = _facts(content).get("refused")
         raise RefusedError(str(reason)[:500] if reason else "it holds no state")
-    return array.data
+    data: bytes = array.data
+    return data
 
 
 def fact(content: RecordDict, name: str) -> int:
