@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consilience import wire
 from consilience.exchange.traffic import row_bytes
 from consilience.types import State
 from consilience.wire import (
@@ -165,18 +164,8 @@ def test_anything_else_is_refused(data):
         decode(data)
 
 
-WHOLE = {
-    "round": "0000000001",
-    "exchange": "+00000",
-    "number": "0000000000",
-    "sender": "+0000000001",
-    "receiver": "-0000000001",
-    "samples": "000000000000060",
-    "incarnation": "0000000000",
-    "run": "-" * 16,
-    "kind": "work-",
-    "groups": '["params"]',
-}
+ABOUT = f"{'-' * 16} work- 0000000001 +00000 +0000000001 -0000000001 000000000000060"
+WHOLE = {"about": ABOUT, "groups": '["params"]'}
 NESTED = "[" * 100_000
 
 
@@ -191,8 +180,13 @@ def test_a_header_with_its_fields_is_read():
     [
         {},
         *({name: value for name, value in WHOLE.items() if name != missing} for missing in WHOLE),
-        {**WHOLE, "round": "one"},
-        {**WHOLE, "sender": ""},
+        {**WHOLE, "about": ABOUT.replace("0000000001 ", "1 ", 1)},
+        {**WHOLE, "about": ABOUT.replace("0000000001 ", "000000000x ", 1)},
+        {**WHOLE, "about": ABOUT.replace("0000000001 ", "0000_00001 ", 1)},
+        {**WHOLE, "about": ABOUT.replace("0000000001 ", "\u0660000000001 ", 1)},
+        {**WHOLE, "about": ABOUT.replace("-0000000001", "")},
+        {**WHOLE, "about": ABOUT + " 1"},
+        {**WHOLE, "other": "1"},
         {**WHOLE, "groups": "params"},
         {**WHOLE, "groups": "5"},
         pytest.param({**WHOLE, "groups": NESTED}, id="nested groups"),
@@ -224,7 +218,7 @@ def test_the_bytes_are_not_a_pickle(name):
     )  # JSON, then numbers, and nothing else
     metadata = json.loads(header["__metadata__"]["consilience"])
     assert set(metadata) == {"schema", "fields", "order", "sha256"}
-    assert set(metadata["fields"]) == {*wire.WIDTHS, "run", "kind", "groups"}
+    assert set(metadata["fields"]) == {"about", "groups"}
     with pytest.raises(Exception):  # noqa: B017, PT011
         list(pickletools.genops(data))
 

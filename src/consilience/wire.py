@@ -49,14 +49,10 @@ class Header:
     """How many training samples the sender has; 0 where it is a hub."""
     exchange: int = 0
     """The number of the exchange within the round; -1, -2, ... for those before the first round."""
-    number: int = 0
-    """The number of the exchange since the run began, by which repetitions are told from the original."""
     receiver: int = HUB
     run: str = ""
     """Names the run; its members have agreed on it."""
     kind: Kind = "work"
-    incarnation: int = 0
-    """How often the sender was started."""
 
 
 def encode(message: State, header: Header, *, empty: bool = False) -> bytes:
@@ -78,8 +74,9 @@ def decode(data: bytes) -> tuple[State, Header]:
     """The message and the header in some bytes: inverts `encode`, and raises WireError for anything else."""
     tensors, fields = decode_tensors(data)
     try:
-        numbers = {name: int(fields[name]) for name in WIDTHS}
-        header = Header(**numbers, run=fields["run"].rstrip("-"), kind=cast(Kind, fields["kind"].rstrip("-")))
+        run, kind, *numbers = fields["about"].split(" ")
+        found = {name: int(number) for name, number in zip(WIDTHS, numbers, strict=True)}
+        header = Header(**found, run=run.rstrip("-"), kind=cast(Kind, kind.rstrip("-")))
         groups = json.loads(fields["groups"])
         if not isinstance(groups, list) or not {name.partition("/")[0] for name in tensors} <= set(groups):
             raise ValueError("its groups are not those of its tensors")
@@ -90,25 +87,14 @@ def decode(data: bytes) -> tuple[State, Header]:
     return tree.unflatten(tensors, groups), header
 
 
-WIDTHS = {
-    "round": "010d",
-    "exchange": "+06d",
-    "number": "010d",
-    "sender": "+011d",
-    "receiver": "+011d",
-    "samples": "015d",
-    "incarnation": "010d",
-}
-"""How the numbers of a header are written."""
+WIDTHS = {"round": "010d", "exchange": "+06d", "sender": "+011d", "receiver": "+011d", "samples": "015d"}
+"""How the numbers of a header are written, in this order."""
 
 
 def _fields(header: Header, groups: tuple[str, ...]) -> dict[str, str]:
-    return {
-        **{name: format(getattr(header, name), width) for name, width in WIDTHS.items()},
-        "run": header.run[:RUN_DIGITS].ljust(RUN_DIGITS, "-"),
-        "kind": header.kind.ljust(5, "-"),
-        "groups": json.dumps(groups),
-    }
+    numbers = [format(getattr(header, name), width) for name, width in WIDTHS.items()]
+    names = [header.run[:RUN_DIGITS].ljust(RUN_DIGITS, "-"), header.kind.ljust(5, "-")]
+    return {"about": " ".join([*names, *numbers]), "groups": json.dumps(groups)}
 
 
 def encode_tensors(tensors: dict[str, Tensor], fields: dict[str, str]) -> bytes:

@@ -40,7 +40,9 @@ def fragile(tmp_path: Path, out: Path) -> Path:
 
 def harvest(path: Path) -> dict[str, Any]:
     """Everything a run leaves behind, but times."""
-    found: dict[str, Any] = {p.name: p.read_bytes() for p in sorted((path / "models").iterdir())}
+    found: dict[str, Any] = {
+        p.name: p.read_bytes() for p in sorted((path / "weights").rglob("*.safetensors"))
+    }
     for name in ("metrics.jsonl", "clients.jsonl"):
         records = [json.loads(line) for line in (path / name).read_text().splitlines()]
         found[name] = [{key: value for key, value in one.items() if key != "seconds"} for one in records]

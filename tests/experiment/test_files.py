@@ -53,6 +53,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
         "sweep.png",
         "checkpoint.safetensors",
         "partitions.json",
+        "plan.json",
     }
     for folder, count in (("states/", 2), ("weights/", 6)):
         assert sum(file.startswith(folder) for file in files) == count

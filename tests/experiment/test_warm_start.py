@@ -120,7 +120,7 @@ def test_a_run_of_a_frozen_model_starts_another(tmp_path: Path, blobs: Dataset):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     settings: dict[str, Any] = {"data": blobs, "model": model, "clients": 3}
     first = cs.run("fedavg", rounds=2, out=tmp_path, **settings)
-    path = next((tmp_path / "run" / "models").iterdir())
+    path = next((tmp_path / "run" / "weights").rglob("*.safetensors"))
     second = cs.run("fedavg", init=path, **{**settings, **FROZEN})
     for name, value in first.models["star fedavg"]["params"].items():
         torch.testing.assert_close(second.models["star fedavg"]["params"][name], value)

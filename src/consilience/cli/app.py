@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from consilience import __version__
-from consilience.cli import deploying
+from consilience.cli import deploying, monitoring
 from consilience.errors import UserError, unknown
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+monitoring.register(app)
 deploy_app = typer.Typer(
     help="Real federations: members in processes and on machines of their own.", no_args_is_help=True
 )

@@ -290,7 +290,6 @@ class Hub:
             sender=wire.HUB,
             samples=0,
             exchange=place_of(address),
-            number=self.terms.number(address),
             run=self.terms.run,
             kind=kind,
         )

@@ -300,7 +300,6 @@ class Peer:
             sender=self.number,
             samples=self.own.samples,
             exchange=place_of(self.address),
-            number=self.terms.number(self.address),
             receiver=receiver,
             run=self.terms.run,
         )

@@ -125,11 +125,10 @@ class Site:
         assert self.model is not None
         address = address_of(header)
         phase = self._phase(address)
-        if header.number != self.terms.number(address):
-            raise RefusedError(f"number {header.number} is not that of its exchange")
-        if header.number < self._answered:
-            raise RefusedError(f"order {header.number} is older than {self._answered}, which was answered")
-        self._commit(accepted, repeated=header.number == self._answered)
+        number = self.terms.number(address)
+        if number < self._answered:
+            raise RefusedError(f"order {number} is older than {self._answered}, which was answered")
+        self._commit(accepted, repeated=number == self._answered)
         down = {**{group: self._down[group] for group in phase.known if group in self._down}, **message}
         if not self.terms.algorithm.reshapes():
             form = self.terms.forms(address, self.model).download
@@ -151,7 +150,7 @@ class Site:
         upload, memory = phase.local(client, down, self.memory)
         if not screen.sound(upload, memory):
             raise RefusedError("training gave numbers that are not finite")
-        self._down, self._pending, self._answered = down, memory, header.number
+        self._down, self._pending, self._answered = down, memory, number
         self._save()
         return wire.encode(phase.travelling(upload), self._header(address, "work"), empty=True)
 
@@ -208,7 +207,6 @@ class Site:
             sender=self.number,
             samples=self.own.samples,
             exchange=place_of(address),
-            number=self.terms.number(address),
             run=self.terms.run,
             kind=kind,
         )

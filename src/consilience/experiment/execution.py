@@ -23,6 +23,7 @@ from consilience.experiment.folder import (
     CONFIG,
     METRICS,
     PARTITIONS,
+    PLAN,
     SUMMARY,
     Checkpoint,
     Existing,
@@ -40,6 +41,7 @@ from consilience.experiment.records import (
     metrics_line,
     models_digest,
     of_longer_run,
+    outline,
     rounds_of,
 )
 from consilience.experiment.result import Listener, Result
@@ -137,6 +139,7 @@ class _Run:
         first = checkpoint.arm if checkpoint else 0
         if self.folder:
             self.folder.settle(PARTITIONS, manifests(self.arms), resumed=checkpoint is not None)
+            self.folder.write_json(PLAN, outline(self.arms))
         self.listener.start(self.arms)
         for arm, lines in rounds_of(self.records, self.arms):
             self.listener.resumed(arm, lines)

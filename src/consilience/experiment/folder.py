@@ -25,7 +25,7 @@ from consilience.tracking import tensorboard
 Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
-CHECKPOINT, PARTITIONS = "checkpoint.safetensors", "partitions.json"
+CHECKPOINT, PARTITIONS, PLAN = "checkpoint.safetensors", "partitions.json", "plan.json"
 CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model", "rounds", "base")
 STATES, WEIGHTS = "states", "weights"
 """Whole states of methods that have ended, from which a run goes on; and plain models."""
@@ -99,7 +99,7 @@ class RunFolder:
         # It may have been about another problem.
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
         plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
-        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, TRACKING, *plots, CONFIG):
+        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
         for name in (STATES, WEIGHTS, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)

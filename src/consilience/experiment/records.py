@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from consilience import __version__, tree, wire
@@ -163,6 +164,34 @@ def manifests(arms: list[Arm]) -> dict[str, Any]:
         }
         for setting, scene in scenes.items()
     }
+
+
+DRAWN = 400
+"""The most nodes whose links are written down for those who draw them."""
+
+
+def outline(arms: list[Arm]) -> dict[str, Any]:
+    """What a run is going to do, for those who watch it: methods, seeds, rounds, and who hears whom.
+
+    Links are those of the first seed in the first round.
+    """
+    settings: dict[str, dict[str, Any]] = {}
+    for arm in arms:
+        config, scene = arm.config, arm.scene
+        if arm.setting not in settings:
+            graph = adjacency_of(scene, scene.seeds[0]) if scene.population <= DRAWN else None
+            settings[arm.setting] = {
+                "topology": scene.topology.name,
+                "methods": {},
+                **({} if graph is None else {"edges": np.argwhere(np.triu(graph)).tolist()}),
+                **({"redrawn": config.network.redraw_every} if config.network.redraw_every else {}),
+            }
+        for label in arm.labels:
+            planned = settings[arm.setting]["methods"].setdefault(
+                label, {"rounds": config.rounds, "seeds": []}
+            )
+            planned["seeds"] += scene.seeds
+    return {"metric": arms[0].scene.task_problem.metric._asdict(), "settings": settings}
 
 
 def _graphs(scene: Scene) -> dict[str, str]:

@@ -42,6 +42,8 @@ class ClientSpread:
     """The value than which one client in ten is worse."""
     std: float
     """The standard deviation over clients."""
+    who: str = ""
+    """The name of the worst client, where clients have names and it is the same one for all seeds."""
 
     def to_json(self) -> dict[str, object]:
         """The spread as plain values."""
@@ -55,16 +57,28 @@ def client_spread(lines: Sequence[Line], metric: Metric) -> ClientSpread | None:
     """
     for prefix, rows in KINDS:
         seeds: dict[object, list[float]] = {}
+        names: dict[object, list[str]] = {}
         for line in lines:
             value = line.get(f"{prefix}{metric.name}")
             if isinstance(value, int | float):
                 seeds.setdefault(line["seed"], []).append(float(value))
+                names.setdefault(line["seed"], []).append(str(line.get("name", "")))
             elif _diverged(line, prefix):
                 return None
         if seeds:
             found = [_statistics(np.array(values), metric) for values in seeds.values()]
-            return ClientSpread(rows, *(statistics.fmean(column) for column in zip(*found, strict=True)))
+            count, mean, worst, tenth, std = (statistics.fmean(column) for column in zip(*found, strict=True))
+            return ClientSpread(rows, count, mean, worst, tenth, std, _worst(seeds, names, metric))
     return None
+
+
+def _worst(
+    seeds: Mapping[object, Sequence[float]], names: Mapping[object, Sequence[str]], metric: Metric
+) -> str:
+    """The name of the client that is the worst for every seed; empty where there is no such."""
+    worst = min if metric.higher_is_better else max
+    found = {names[seed][values.index(worst(values))] for seed, values in seeds.items()}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _diverged(line: Line, prefix: str) -> bool:

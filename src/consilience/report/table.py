@@ -102,6 +102,7 @@ def clients_table(summaries: Sequence[MethodSummary], metric: Metric) -> Table |
             cells = [NOTHING] * 5
             if found:
                 values = [metric.shown(value) for value in (found.mean, found.worst, found.tenth)]
+                values[1] += f" ({found.who})" if found.who else ""
                 cells = [*values, metric.shown_spread(found.std), found.rows]
             table.add_row(*(Text(text) for text in (setting, row.method)[-len(labels) :]), *cells)
         table.add_section()

@@ -49,6 +49,12 @@ def test_hospitals_keep_their_rows_and_their_names(tmp_path: Path):
     assert manifest["seeds"]["0"]["clients"] == ["Basel", "Bern", "Genève"]
     assert manifest["seeds"]["0"]["holdout_sizes"] == [10, 0, 7]
     assert "by_client" in (result.path / "config.yaml").read_text()
+    for summary in result.summaries:  # the table names who is served worst
+        own = {line["name"]: line["own_accuracy"] for line in lines if line["method"] == summary.method}
+        scores = {name: value for name, value in own.items() if value is not None}
+        found = summary.clients["accuracy"]
+        assert scores[found.who] == found.worst == min(scores.values())
+        assert f"({found.who})" in str(result.table())
 
 
 def test_every_hospital_trains_on_its_rows_and_all_are_tested_on_theirs():

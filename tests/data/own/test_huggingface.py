@@ -64,5 +64,5 @@ def test_what_is_wrong_is_said_in_a_line():
         cs.Dataset.from_huggingface(table(x=[0.0] * ROWS), target="labl")
     with pytest.raises(cs.UserError, match="expected a Dataset of the library datasets, not a list"):
         cs.Dataset.from_huggingface([1, 2])
-    with pytest.raises(cs.UserError, match="library datasets, not a IterableDataset"):
+    with pytest.raises(cs.UserError, match="library datasets, not an IterableDataset"):
         cs.Dataset.from_huggingface(table(x=[0.0] * ROWS).to_iterable_dataset())
