@@ -8,6 +8,7 @@ import sys
 import tomllib
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -72,6 +73,22 @@ def test_data_that_only_others_have_are_not_looked_for(written, tmp_path):
     assert agree(federation_of(file, here=False)).terms.population == 3
     with pytest.raises(UserError, match="nowhere"):
         federation_of(file, here=True)
+
+
+@pytest.mark.parametrize(
+    "targets", [torch.rand(40), torch.rand(40, 3), torch.arange(160).reshape(40, 4) % 2, torch.arange(40) % 5]
+)
+def test_the_form_of_targets_travels_too(targets, tmp_path):
+    inputs = torch.rand(40, 6)
+    data = Dataset.from_arrays("own", inputs, targets, inputs, targets)
+    here = agree(read_config({**VALUES, "method": "fedavg", "data": data}))
+    write_app(here, tmp_path / "a")
+    there = agree(federation_of(tmp_path / "a" / "federation" / "federation.yaml", here=False))
+    assert there.terms.digest == here.terms.digest
+    assert there.brought(data).samples == 40
+    other = Dataset.from_arrays("other", inputs, torch.rand(40, 7), inputs, torch.rand(40, 7))
+    with pytest.raises(UserError, match="targets of shape"):
+        there.brought(other)
 
 
 def test_a_site_brings_its_own_rows(written):

@@ -83,7 +83,7 @@ def with_nan(state, header):
 
 
 def of_other_shape(state, header):
-    params = {name: value.reshape(-1) for name, value in state["params"].items()}
+    params = {name: value.t().contiguous() for name, value in state["params"].items()}  # of as many bytes
     return wire.encode({**state, "params": params}, header)
 
 

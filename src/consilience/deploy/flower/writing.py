@@ -26,7 +26,7 @@ name = {name}
 version = "1.0.0"
 description = {description}
 license = {{ file = "LICENSE" }}
-# Every machine has consilience {version} beside Flower; named here, Flower would install another for every run.
+# Every machine has consilience {version} beside Flower, which would install another if it stood here.
 dependencies = ["flwr>={flower}"]
 
 [tool.hatch.build.targets.wheel]
