@@ -54,6 +54,7 @@ def serve(
                 scores = _scores(agreement, hub)
             took, begun = time.perf_counter() - begun, time.perf_counter()
             journal.note(now + 1, {"seconds": took, **_facts(hub, report), **scores})
+            LOG.info(_line(hub, report, scores, took))
         journal.stand({**_facts(hub, report), **scores, "done": hub.done})
     if config.evaluate.clients:
         _score_sites(hub, carrier, journal)
@@ -88,6 +89,13 @@ def _tell(journal: Journal, report: Report, answers: Answers) -> None:
         LOG.warning("round %d: site %s is not heard: %s", report.address.round + 1, site, reason)
     if not report.done:
         LOG.warning("round %d: an exchange is repeated until all have answered", report.address.round + 1)
+
+
+def _line(hub: Hub, report: Report, scores: Mapping[str, float], took: float) -> str:
+    """How a round went, for whoever watches."""
+    shown = "".join(f", {name} {value:.4g}" for name, value in scores.items())
+    round_number, heard, asked = report.address.round + 1, len(report.heard), len(report.asked)
+    return f"round {round_number} of {hub.terms.rounds}: heard {heard} of {asked}{shown}, {took:.1f} s"
 
 
 def _facts(hub: Hub, report: Report) -> dict[str, Any]:

@@ -89,6 +89,10 @@ def test_a_hub_killed_in_the_middle_goes_on_and_ends_as_the_simulation(place):
     finish(place, hub)
     assert equal(ended(agreement, hub), simulated(agreement))
     assert read_lines(hub / AUDIT) == []
+    place.running["site0"].terminate()
+    assert place.running["site0"].wait(60) == 0
+    assert "stopped; the same command goes on" in place.said("site0")
+    assert not (place.folder / "0.sock").exists()
 
 
 @long

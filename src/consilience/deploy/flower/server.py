@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from flwr.app import Context
@@ -24,6 +25,7 @@ def server_app(file: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        _speak()
         settings = context.run_config
         folder = Path(str(settings["out"]))
         agreement = agree(federation_of(file, here=bool(settings["tested"])))
@@ -40,3 +42,12 @@ def server_app(file: Path) -> ServerApp:
             serve(agreement, carrier, folder)
 
     return app
+
+
+def _speak() -> None:
+    """Let the hub's own lines reach `flwr run --stream`, and not those of every request that Flower makes."""
+    log = logging.getLogger("consilience")
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
+        log.propagate = False
