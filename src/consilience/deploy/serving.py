@@ -64,10 +64,13 @@ def serve(
 
 def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], None]) -> None:
     """Enrol whoever is there; go on once everybody is, or was, or, in later rounds, with those known."""
+    told: dict[int, str] = {}
     while True:
-        for site, reason in enrol(hub, carrier).items():
+        refused = enrol(hub, carrier)
+        for site, reason in refused.items() - told.items():  # once, and not whenever they are asked again
             journal.refuse(site, reason, hub.round)
             LOG.warning("site %s does not take part: %s", site, reason)
+        told |= refused
         if len(hub.enrolled) >= hub.terms.population:
             return
         wait()
@@ -121,8 +124,10 @@ def _scores(agreement: Agreement, hub: Hub) -> dict[str, float]:
 
 def _score_sites(hub: Hub, carrier: Carrier, journal: Journal) -> None:
     """Let every site score the final model, and its own one, on its rows."""
-    found, refused = hub.scores(carrier.ask(hub.score_orders()).data)
-    for site, reason in refused.items():
+    carrier.sites()  # who is there may have changed since the last round
+    answers = carrier.ask(hub.score_orders())
+    found, refused = hub.scores(answers.data)
+    for site, reason in {**answers.failed, **refused}.items():
         journal.refuse(site, reason, hub.round)
     metric = hub.terms.task.problem.metric.name
     means = {

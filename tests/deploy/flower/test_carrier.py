@@ -17,7 +17,7 @@ from consilience.deploy.carrying import InProcess, enrol, federate
 from consilience.deploy.flower.carrier import GridCarrier
 from consilience.deploy.flower.records import packed, said, unpacked
 from consilience.deploy.hub import Hub
-from consilience.deploy.journal import AUDIT, read_lines
+from consilience.deploy.journal import AUDIT, METRICS, read_lines
 from consilience.deploy.serving import serve
 from consilience.deploy.site import Site
 
@@ -195,6 +195,33 @@ def test_who_does_not_answer_before_the_deadline_is_missed(place, monkeypatch):
     assert sorted(found.data) == [0, 2]
     assert found.failed == {1: "no answer in 30 s"}
     assert hub.take(found.data).heard == (0, 2)
+
+
+def test_a_site_that_is_not_there_yet_is_awaited_and_told_of_once(place):
+    here = place(federation())
+    socket = here.grid.nodes[101].pop("socket")
+    here.grid.nodes[101]["socket"] = str(here.folder / "nobody")
+    waits = itertools.count()
+
+    def wait():
+        if next(waits) == 5:
+            here.grid.nodes[101]["socket"] = socket
+
+    here.hub.mkdir()
+    hub = serve(here.agreement, carrier_of(here), here.hub, wait=wait)
+    assert hub.done
+    (line,) = read_lines(here.hub / AUDIT)
+    assert "no site answers at" in line["reason"]
+    assert read_lines(here.hub / METRICS)[-1]["final"].keys() == {"own train", "own holdout"}
+
+
+def test_a_federation_that_is_over_is_scored_again(place):
+    here = place(federation())
+    served(here)
+    served(here)
+    assert [
+        len(line["final"]["own train"]) for line in read_lines(here.hub / METRICS) if "final" in line
+    ] == [3, 3]
 
 
 # Who is who.
