@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from consilience import __version__
-from consilience.cli import deploying, monitoring
+from consilience.cli import deploying, monitoring, noding
 from consilience.errors import UserError, unknown
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ deploy_app = typer.Typer(
 )
 app.add_typer(deploy_app, name="deploy")
 deploying.register(app, deploy_app)
+noding.register(app)
 
 ConfigFile = Annotated[
     Path, typer.Argument(help="A YAML file, e.g. examples/quickstart.yaml.", metavar="FILE")

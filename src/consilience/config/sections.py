@@ -177,6 +177,12 @@ class DeploySection(Section):
         description="What keys a client's own draws (order of training, noise): a secret that it draws, or "
         "the public seed, as in a simulation, whose results it then repeats; noise can then be undone.",
     )
+    staleness: int | None = Field(
+        None,
+        ge=0,
+        description="Peers go on at their own pace, with each neighbour's newest message that is at most so "
+        "many rounds old; by default they wait for each other.",
+    )
     facts: FactsSection | None = Field(
         None, description="What the data look like, for members that do not have those of `data`."
     )

@@ -63,6 +63,8 @@ class Peer:
         model: Its initial model.
         secret: What keys its own draws; None: the seed, as in a simulation.
         file: Where it keeps what it must not forget; None: nowhere.
+        staleness: By how many rounds messages may be older than the node's round (they may be newer, too);
+            None: they are of the same one.
     """
 
     def __init__(
@@ -74,9 +76,10 @@ class Peer:
         *,
         secret: int | None = None,
         file: Path | None = None,
+        staleness: int | None = None,
     ) -> None:
         self.terms, self.number, self.own, self.model = terms, number, own, model
-        self.secret, self.file = secret, file
+        self.secret, self.file, self.staleness = secret, file, staleness
         self.hub = terms.algorithm.init_hub(model)
         self.memory = terms.algorithm.init_memory(model)
         self.links: dict[int, State] = {}
@@ -118,6 +121,30 @@ class Peer:
         if not self.terms.phase(self.address).flooded:
             return self.neighbours
         return [node for node in range(self.terms.population) if node != self.number]
+
+    @property
+    def exchange(self) -> int:
+        """The number of the exchange that runs, since the run began."""
+        return self.terms.number(self.address)
+
+    def expected(self) -> dict[int, int]:
+        """The bytes of a message, in the exchange that runs and in the next, by the exchange's number."""
+        places = self.terms.addresses(self._now.round)[self._now.place :]
+        following = [*places, *self.terms.addresses(self._now.round + 1)][:2]
+        return {self.terms.number(one): wire.size_of(self._travelling(one)) for one in following}
+
+    def _travelling(self, address: Address) -> tree.Schema:
+        """What a message of an exchange looks like on its way."""
+        phase = self.terms.phase(address)
+        return self.terms.forms(address, self.model).upload.without(
+            phase.kept | phase.rebuilt | phase.private
+        )
+
+    def meet(self, node: int, samples: int) -> None:
+        """Take note of how many rows a neighbour says it has; RefusedError where it has said otherwise."""
+        known = self._now.samples.setdefault(node, samples)
+        if samples != known:
+            raise RefusedError(f"it claims {samples} samples, and had {known}")
 
     def join(self, round_number: int) -> None:
         """Go on with a round that others are in, after an absence; the model stays as it was."""
@@ -164,7 +191,7 @@ class Peer:
         """
         address, phase = self.address, self.terms.phase(self.address)
         form = self.terms.forms(address, self.model)
-        travelling = form.upload.without(phase.kept | phase.rebuilt | phase.private)
+        travelling = self._travelling(address)
         schema = form.message(phase)
         arrivals: list[Arrival] = []
         refused: dict[int, str] = {}
@@ -229,12 +256,10 @@ class Peer:
         if sender not in self.partners():
             raise RefusedError("it is no neighbour")
         message, header = read(data, wire.size_of(travelling))
-        check_header(header, self.terms, "work", self.address, sender)
+        check_header(header, self.terms, "work", self._addressed(header), sender)
         if header.receiver != (self.number if phase.replies else wire.HUB):
             raise RefusedError(f"it is for {header.receiver}")
-        known = self._now.samples.setdefault(sender, header.samples)
-        if header.samples != known:
-            raise RefusedError(f"it claims {header.samples} samples, and had {known}")
+        self.meet(sender, header.samples)
         reason = screen.fault(message, travelling)
         if reason:
             raise RefusedError(reason)
@@ -245,6 +270,13 @@ class Peer:
         if self._refers_back:
             self._last[place] = whole
         return Arrival(sender, header.samples, whole)
+
+    def _addressed(self, header: wire.Header) -> Address:
+        """The exchange of which a message may be that says what its header says."""
+        now = self.address
+        if self.staleness is None or not now.round - self.staleness <= header.round < self.terms.rounds:
+            return now
+        return Address(header.round, now.index)
 
     @property
     def _refers_back(self) -> bool:

@@ -1,0 +1,162 @@
+"""Keys and certificates of nodes: a test authority makes them, and no node starts without good ones."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from consilience.errors import UserError
+
+AUTHORITY = "authority"
+WARNED = datetime.timedelta(days=7)
+"""How long before its end a certificate is spoken of."""
+
+
+def name_of(node: int) -> str:
+    """What the certificate of a node calls it."""
+    return f"node-{node}"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The files by which a node proves who it is, all read and found to be good."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+    ends: datetime.datetime
+    """When the certificate expires."""
+
+    def warning(self) -> str | None:
+        """A line where the certificate is about to expire."""
+        left = self.ends - _now()
+        return f"{self.certificate} expires on {self.ends:%Y-%m-%d}" if left < WARNED else None
+
+
+def make(folder: Path, nodes: int, *, days: float = 365.0) -> list[Path]:
+    """Make an authority, and a key and a certificate for every node; return the certificates.
+
+    The authority is for tests and trials: whoever has its key can be any node. An authority that is there
+    already is used again, so that nodes can be added; nothing that is there is replaced.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    signer, issuer = _authority(folder, days)
+    made = []
+    for node in range(nodes):
+        name, path = name_of(node), folder / f"{name_of(node)}.pem"
+        if path.exists():
+            continue
+        key = ec.generate_private_key(ec.SECP256R1())
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        unsigned = (
+            _blank(name, days)
+            .issuer_name(issuer.subject)
+            .public_key(key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        )
+        _write_key(folder / f"{name}.key", key)
+        path.write_bytes(unsigned.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        made.append(path)
+    return made
+
+
+def _authority(folder: Path, days: float) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    path, secret = folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"
+    if path.exists():
+        if not secret.exists():
+            raise UserError(f"{secret} is missing: only who has it can add nodes to {path}")
+        return _read_key(secret), _read(path)
+    key = ec.generate_private_key(ec.SECP256R1())
+    unsigned = (
+        _blank("consilience test authority", days)
+        .issuer_name(_called("consilience test authority"))
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    )
+    signed = unsigned.sign(key, hashes.SHA256())
+    _write_key(secret, key)
+    path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    return key, signed
+
+
+def _blank(name: str, days: float) -> x509.CertificateBuilder:
+    begins = _now() - datetime.timedelta(hours=1)  # clocks differ
+    ends = _now() + datetime.timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_called(name))
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(begins, ends - datetime.timedelta(hours=1)))
+        .not_valid_after(ends)
+    )
+
+
+def _called(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    data = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+
+
+def credentials(folder: Path, node: int) -> Credentials:
+    """The credentials of a node; UserError says in one line what is wrong with them."""
+    paths = (folder / f"{AUTHORITY}.pem", folder / f"{name_of(node)}.pem", folder / f"{name_of(node)}.key")
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"{path} is missing; a node does not start without (consilience certificates)")
+    authority, own, key = _read(paths[0]), _read(paths[1]), _read_key(paths[2])
+    if stat.S_IMODE(paths[2].stat().st_mode) & 0o077:
+        raise UserError(f"{paths[2]} can be read by others: chmod 600 {paths[2]}")
+    if own.public_key() != key.public_key():
+        raise UserError(f"{paths[2]} is not the key of {paths[1]}")
+    try:
+        own.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        raise UserError(f"{paths[1]} was not issued by {paths[0]}") from None
+    for path, one in ((paths[0], authority), (paths[1], own)):
+        if not one.not_valid_before_utc <= _now() <= one.not_valid_after_utc:
+            span = (
+                f"{one.not_valid_before_utc:%Y-%m-%d %H:%M} to {one.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+            )
+            raise UserError(f"{path} is valid from {span}, which is not now")
+    names = [str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [name_of(node)]:
+        raise UserError(f"{paths[1]} is of {', '.join(names) or 'nobody'}, not of {name_of(node)}")
+    return Credentials(*paths, ends=own.not_valid_after_utc)
+
+
+def _read(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError:
+        raise UserError(f"{path} is not a certificate") from None
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is not a private key without a password") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{path} is not a key on an elliptic curve")
+    return key
