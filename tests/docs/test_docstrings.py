@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ import pytest
 import consilience
 
 NEEDS_A_GPU = "consilience.kernels.triton_"
+NEEDS_FLOWER = () if importlib.util.find_spec("flwr") else ("consilience.flower", "consilience.deploy.flower")
 MODULES = [
     found.name
     for found in pkgutil.walk_packages(consilience.__path__, "consilience.")
-    if found.name != "consilience.__main__" and not found.name.startswith(NEEDS_A_GPU)
+    if found.name != "consilience.__main__" and not found.name.startswith((NEEDS_A_GPU, *NEEDS_FLOWER))
 ]
 
 

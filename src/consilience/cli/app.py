@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from consilience import __version__
-from consilience.cli import monitoring, noding
+from consilience.cli import deploying, monitoring, noding
 from consilience.errors import UserError, unknown
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ deploy_app = typer.Typer(
     help="Real federations: members in processes and on machines of their own.", no_args_is_help=True
 )
 app.add_typer(deploy_app, name="deploy")
+deploying.register(app, deploy_app)
 noding.register(app)
 
 ConfigFile = Annotated[

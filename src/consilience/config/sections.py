@@ -151,6 +151,10 @@ class FactsSection(Section):
     outputs: int = Field(ge=1, description="How many classes there are, or numbers that are predicted.")
     inputs: str = Field("float32", description="The type of inputs as they lie in the data.")
     targets: str = Field("int64", description="The type of targets.")
+    target: list[Annotated[int, Field(ge=1)]] = Field(
+        default_factory=list, description="The shape of one target; empty where it is one number."
+    )
+    padding: int | None = Field(None, description="The token that fills up sequences.")
     shift: Any = Field(0.0, description="Inputs are normalised to (input - shift) / scale.")
     scale: Any = Field(1.0, description="See shift.")
 
@@ -158,6 +162,7 @@ class FactsSection(Section):
 class DeploySection(Section):
     """How a real federation runs; a simulation does not look at it."""
 
+    # A whole number is a count, and comes first: 1 would otherwise be read as 1.0, which is everybody.
     quorum: (
         Annotated[int, Field(ge=1, strict=True)] | Annotated[float, Field(gt=0, le=1)] | Literal["all"]
     ) = Field(

@@ -15,7 +15,7 @@ import torch
 from consilience import __version__, tree
 from consilience.config import Config
 from consilience.config.sections import FactsSection
-from consilience.data.dataset import Dataset
+from consilience.data.dataset import Dataset, problem_of
 from consilience.data.normalising import normalisation
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners.iid import Iid
@@ -90,6 +90,11 @@ class Agreement:
             raise UserError(
                 f"inputs of shape {list(data.shape)} do not fit the federation, which has {facts.shape}"
             )
+        if facts.target != list(data.targets.shape[1:]):
+            raise UserError(
+                f"targets of shape {list(data.targets.shape[1:])} do not fit the federation, which has "
+                f"{facts.target}"
+            )
         largest = int(data.targets.max()) if data.problem.has_classes else 0
         if largest >= facts.outputs:
             raise UserError(f"there is a class {largest}, and the federation has 0 to {facts.outputs - 1}")
@@ -139,8 +144,10 @@ def _with_seed(scene: Scene, seed: int) -> Scene:
 def _without_data(config: Config, facts: FactsSection) -> Sequence[Arm]:
     """The arms of a configuration whose data are elsewhere; a blank row stands for everybody's."""
     row = torch.zeros(1, *facts.shape, dtype=getattr(torch, facts.inputs))
-    target = torch.zeros(1, dtype=getattr(torch, facts.targets))
-    data = Dataset.from_arrays("elsewhere", row, target, row, target, classes=facts.outputs)
+    target = torch.zeros(1, *facts.target, dtype=getattr(torch, facts.targets))
+    data = Dataset(
+        "elsewhere", row, target, row, target, facts.outputs, problem_of(row, target), padding=facts.padding
+    )
     nothing = np.zeros(0, dtype=np.int64)
     found: list[Arm] = []
     for setting, one in config.settings():
@@ -184,6 +191,8 @@ def facts_of(scene: Scene) -> FactsSection:
         outputs=scene.dataset.outputs,
         inputs=str(scene.dataset.inputs.dtype).removeprefix("torch."),
         targets=str(scene.dataset.targets.dtype).removeprefix("torch."),
+        target=list(scene.dataset.targets.shape[1:]),
+        padding=scene.dataset.padding,
         shift=shift.tolist(),
         scale=scale.tolist(),
     )

@@ -163,7 +163,7 @@ class Hub:
         refused |= unfit
         heard = tuple(one.sender for one in accepted)
         now.traffic.add(self._traffic(phase, down, form, len(asked), len(arrivals)))
-        enough = len(heard) >= self._needed(len(asked))
+        enough = len(heard) >= self.needed(len(asked))
         if not enough and (self.quorum == "all" or address.setup):
             self._save()
             return Report(address, tuple(asked), heard, refused, done=False)
@@ -224,7 +224,7 @@ class Hub:
         drawn = sample_clients(self.terms.seed, address.round, available, count, drawing)
         return [int(site) for site in drawn]
 
-    def _needed(self, asked: int) -> int:
+    def needed(self, asked: int) -> int:
         """How many have to be heard, of those who were asked."""
         if self.quorum == "all":
             return max(1, asked)

@@ -35,8 +35,8 @@ class Journal:
         """Write down how a round went."""
         self._append(METRICS, {"round": round_number, **line})
 
-    def refuse(self, other: int | str, reason: str, round_number: int) -> None:
-        """Write down that something was refused."""
+    def refuse(self, other: int | str, reason: str, round_number: int | None = None) -> None:
+        """Write down that something was refused, and in which round, where that is known."""
         self._append(AUDIT, {"round": round_number, "from": str(other), "reason": reason})
 
     def stand(self, status: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from consilience.deploy.agreeing import Agreement
 from consilience.deploy.carrying import Answers, Carrier, enrol
 from consilience.deploy.hub import Hub, Report
 from consilience.deploy.journal import Journal
-from consilience.deploy.site import tally_of
+from consilience.deploy.site import Order, tally_of
 from consilience.experiment.weights import save_weights
 
 LOG = logging.getLogger("consilience")
@@ -45,6 +45,7 @@ def serve(
     while not hub.done:
         _gather(hub, carrier, journal, wait)
         orders, now = hub.orders(), hub.round
+        _await(hub, orders, carrier, wait)
         answers = carrier.ask(orders)
         report = hub.take(answers.data)
         _tell(journal, report, answers)
@@ -53,6 +54,7 @@ def serve(
                 scores = _scores(agreement, hub)
             took, begun = time.perf_counter() - begun, time.perf_counter()
             journal.note(now + 1, {"seconds": took, **_facts(hub, report), **scores})
+            LOG.info(_line(hub, report, scores, took))
         journal.stand({**_facts(hub, report), **scores, "done": hub.done})
     if config.evaluate.clients:
         _score_sites(hub, carrier, journal)
@@ -62,12 +64,25 @@ def serve(
 
 def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], None]) -> None:
     """Enrol whoever is there; go on once everybody is, or was, or, in later rounds, with those known."""
+    told: dict[int, str] = {}
     while True:
-        for site, reason in enrol(hub, carrier).items():
+        refused = enrol(hub, carrier)
+        for site, reason in refused.items() - told.items():  # once, and not whenever they are asked again
             journal.refuse(site, reason, hub.round)
             LOG.warning("site %s does not take part: %s", site, reason)
+        told |= refused
         if len(hub.enrolled) >= hub.terms.population:
             return
+        wait()
+
+
+def _await(hub: Hub, orders: Mapping[int, Order], carrier: Carrier, wait: Callable[[], None]) -> None:
+    """Wait while fewer of a cohort are there than must be heard: rounds without them come to nothing."""
+    told = False
+    while len(orders.keys() & set(carrier.sites())) < hub.needed(len(orders)):
+        if not told:
+            LOG.warning("round %d: waiting for more sites", hub.round + 1)
+        told = True
         wait()
 
 
@@ -77,6 +92,13 @@ def _tell(journal: Journal, report: Report, answers: Answers) -> None:
         LOG.warning("round %d: site %s is not heard: %s", report.address.round + 1, site, reason)
     if not report.done:
         LOG.warning("round %d: an exchange is repeated until all have answered", report.address.round + 1)
+
+
+def _line(hub: Hub, report: Report, scores: Mapping[str, float], took: float) -> str:
+    """How a round went, for whoever watches."""
+    shown = "".join(f", {name} {value:.4g}" for name, value in scores.items())
+    round_number, heard, asked = report.address.round + 1, len(report.heard), len(report.asked)
+    return f"round {round_number} of {hub.terms.rounds}: heard {heard} of {asked}{shown}, {took:.1f} s"
 
 
 def _facts(hub: Hub, report: Report) -> dict[str, Any]:
@@ -102,8 +124,10 @@ def _scores(agreement: Agreement, hub: Hub) -> dict[str, float]:
 
 def _score_sites(hub: Hub, carrier: Carrier, journal: Journal) -> None:
     """Let every site score the final model, and its own one, on its rows."""
-    found, refused = hub.scores(carrier.ask(hub.score_orders()).data)
-    for site, reason in refused.items():
+    carrier.sites()  # who is there may have changed since the last round
+    answers = carrier.ask(hub.score_orders())
+    found, refused = hub.scores(answers.data)
+    for site, reason in {**answers.failed, **refused}.items():
         journal.refuse(site, reason, hub.round)
     metric = hub.terms.task.problem.metric.name
     means = {

@@ -92,10 +92,19 @@ class Site:
             return self._score(message, header, order.accepted)
         return self._work(message, header, order.accepted)
 
+    @property
+    def answered(self) -> int:
+        """The number of the newest exchange that was answered."""
+        return self._answered
+
+    @property
+    def largest(self) -> int:
+        """How many bytes an order has at most."""
+        return LARGEST * tree.nbytes(self.terms.task.weights_of(self.terms.task.skeleton)) + 2**20
+
     def _check_size(self, data: bytes) -> None:
         """Refuse what is larger than any order, before it is looked at."""
-        model = tree.nbytes(self.terms.task.weights_of(self.terms.task.skeleton))
-        if len(data) > LARGEST * model + 2**20:
+        if len(data) > self.largest:
             raise RefusedError(f"the order has {len(data):,} bytes, more than any should have")
 
     def _enrol(self, message: State) -> bytes:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from consilience import tree, wire
 from consilience.algorithm import Algorithm, Phase
+from consilience.deploy.refused import RefusedError as RefusedError  # noqa: PLC0414  # found here, too
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import LocalWork
 from consilience.exchange.schemas import Exchanged, dry_run, idle_client, schemas_of
@@ -17,10 +18,6 @@ from consilience.types import State
 
 MEMBERS = 10**6
 """How many members a federation may have."""
-
-
-class RefusedError(Exception):
-    """A message that is not what it should be; the reason is one line, for a log at either end."""
 
 
 @dataclass(frozen=True)

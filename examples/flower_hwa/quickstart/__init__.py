@@ -1,0 +1,1 @@
+"""A PyTorch app for Flower."""

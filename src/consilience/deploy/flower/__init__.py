@@ -1,0 +1,1 @@
+"""A federation inside Flower: its SuperLink and SuperNodes carry the messages."""
