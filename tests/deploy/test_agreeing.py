@@ -140,6 +140,26 @@ def test_a_hub_at_work_scores_its_model_and_leaves_it_behind(tmp_path):
     assert cs.load_model(tmp_path)(images).shape == (2, 10)
 
 
+def test_a_hub_that_has_waited_long_enough_goes_on_with_those_who_are_there(tmp_path):
+    one = agree(config(deploy={"quorum": 2, "deadline": 0.01}))
+    sites = {number: Site(one.terms, number, one.dealt(number)) for number in range(3)}
+    late = sites.pop(1)
+    assert serve(one, InProcess(sites), tmp_path / "two").done
+    assert read_lines(tmp_path / "two" / METRICS)[0]["heard"] == [0, 2]
+
+    waited = []
+
+    def wait() -> None:
+        waited.append(1)
+        sites[1] = late
+
+    alone = agree(config(deploy={"quorum": "all", "deadline": 0.01}))
+    sites = {number: Site(alone.terms, number, alone.dealt(number)) for number in (0, 2)}
+    serve(alone, InProcess(sites), tmp_path / "all", wait=wait)
+    assert waited
+    assert read_lines(tmp_path / "all" / METRICS)[0]["heard"] == [0, 1, 2]
+
+
 def test_a_hub_at_work_writes_down_what_it_refuses(tmp_path, monkeypatch):
     one = agree(config())
     sites = {number: Site(one.terms, number, one.dealt(number)) for number in range(3)}

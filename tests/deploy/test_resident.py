@@ -12,7 +12,7 @@ from consilience.config.config import read_config
 from consilience.deploy import sockets
 from consilience.deploy.agreeing import agree
 from consilience.deploy.refused import RefusedError
-from consilience.deploy.resident import secret_of
+from consilience.deploy.secret import secret_of
 from consilience.errors import UserError
 
 LIMITS = {sockets.ORDER: 1000}

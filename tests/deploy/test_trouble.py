@@ -200,6 +200,8 @@ def test_a_site_refuses_a_model_that_does_not_fit_and_work_before_it_has_enrolle
     for data in (order.data, hub.invitation().data):
         with pytest.raises(RefusedError, match="does not fit: params/"):
             sites[0].answer(Order(changed(data, **{name: value[:1]})))
+    with pytest.raises(RefusedError, match="has enrolled with another initial model"):
+        sites[0].answer(Order(changed(hub.invitation().data, **{name: value + 1})))
     with pytest.raises(RefusedError, match="more than any should"):
         sites[0].answer(Order(b"x" * 2**21))
     with pytest.raises(RefusedError, match="not a whole consilience message"):
@@ -242,6 +244,7 @@ def test_who_enrols_is_known_by_its_connection(federate):
     assert hub.enrol(1, answer) is None
     assert hub.enrol(2, answer) == "it calls itself 1"
     assert "it had 4 samples and now has 5" in str(hub.enrol(1, _with_header(answer, samples=5)))
+    assert "more than it takes to enrol" in str(hub.enrol(1, answer + b" " * 2**20))
     assert "there are sites 0 to 4" in str(hub.enrol(9, _with_header(answer, sender=9)))
 
 

@@ -96,6 +96,7 @@ def run_node(
     """Run one node to its end, and return the exit code."""
     from consilience.config import load_config
     from consilience.deploy.agreeing import agree
+    from consilience.deploy.files import own_data
     from consilience.experiment.folder import RunFolder
 
     with installed():
@@ -129,21 +130,6 @@ def installed() -> Iterator[None]:
         raise UserError(
             f'nodes need {error.name}, which is not installed: pip install "consilience[zenoh]"'
         ) from None
-
-
-def own_data(text: str) -> Any:
-    """The data set of a node's own that some text stands for, in the words of `data` in a configuration."""
-    import yaml
-
-    from consilience.config.config import read_config
-    from consilience.data import load
-
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"--data is not valid YAML: {' '.join(str(error).split())}") from None
-    section = read_config({"data": value}, "--data").data
-    return section.own or load(section.name)
 
 
 def show_status(folder: Path) -> None:

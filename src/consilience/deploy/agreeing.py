@@ -108,6 +108,7 @@ class Agreement:
         shift, scale = (torch.tensor(one, dtype=dtype) for one in (self.facts.shift, self.facts.scale))
         return Own(Pool(inputs.clone(), targets.clone(), shift, scale, dtype), holdout)
 
+    @cached_property
     def tested(self) -> tuple[Pool, IntArray] | None:
         """The global test set, where this member has it."""
         data = self.scene.dataset

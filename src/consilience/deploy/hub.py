@@ -34,7 +34,7 @@ Quorum = float | int | Literal["all"]
 ENROLLING = Address(0, 0)
 """The exchange that messages name which are of none."""
 SCORES = 2**20
-"""How many bytes an answer with scores has at most."""
+"""How many bytes an answer has at most that is about scores, or about who takes part."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,11 @@ class Hub:
         return self._now.round
 
     @property
+    def between_rounds(self) -> bool:
+        """Whether a round is about to begin."""
+        return self._now.place == 0
+
+    @property
     def done(self) -> bool:
         """Whether all rounds are over."""
         return self._now.round >= self.terms.rounds
@@ -120,6 +125,8 @@ class Hub:
     def enrol(self, site: int, answer: bytes) -> str | None:
         """Take a site in, or say why not. Which site it is, the connection says, and not the answer."""
         try:
+            if len(answer) > SCORES:
+                raise RefusedError(f"it has {len(answer):,} bytes, more than it takes to enrol")
             _, header = read(answer)
             check_header(header, self.terms, "enrol", ENROLLING, site)
             if not 0 <= site < self.terms.population:

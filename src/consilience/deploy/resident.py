@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,36 +12,15 @@ from consilience.deploy import sockets
 from consilience.deploy.agreeing import Agreement
 from consilience.deploy.journal import Journal
 from consilience.deploy.refused import RefusedError
+from consilience.deploy.secret import secret_of
 from consilience.deploy.site import Order, Own, Site
-from consilience.errors import UserError, described
+from consilience.errors import described
 from consilience.experiment.folder import RunFolder
 
 LOG = logging.getLogger("consilience")
 
-SECRET = "secret"
 PATIENCE = 60.0
 """How many seconds whoever brings an order may be silent in the middle of it."""
-
-
-def secret_of(folder: Path, agreement: Agreement) -> int | None:
-    """What keys a member's own draws: a number that it drew once and keeps, or None for the seed."""
-    if agreement.arm.config.deploy.secret == "seed":
-        return None
-    path = folder / SECRET
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        try:
-            return int(path.read_text())
-        except ValueError:
-            raise UserError(f"{path} does not hold the number that this member drew") from None
-    with os.fdopen(handle, "w") as file:
-        drawn = secrets.randbits(63)
-        file.write(f"{drawn}\n")
-        file.flush()
-        os.fsync(handle)
-    return drawn
 
 
 def site_in(folder: Path, agreement: Agreement, number: int, own: Own) -> Site:

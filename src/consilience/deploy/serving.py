@@ -41,9 +41,10 @@ def serve(
     journal = Journal(folder, terms.run, "hub")
     hub = Hub(terms, agreement.initial(), quorum=config.deploy.quorum, file=folder / HUB_FILE)
     scores: dict[str, Any] = {}
-    begun = time.perf_counter()
+    begun, until = time.perf_counter(), time.monotonic() + config.deploy.deadline
     while not hub.done:
-        _gather(hub, carrier, journal, wait)
+        if hub.between_rounds:
+            _gather(hub, carrier, journal, wait, until)
         orders, now = hub.orders(), hub.round
         _await(hub, orders, carrier, wait)
         answers = carrier.ask(orders)
@@ -62,8 +63,8 @@ def serve(
     return hub
 
 
-def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], None]) -> None:
-    """Enrol whoever is there; go on once everybody is, or was, or, in later rounds, with those known."""
+def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], None], until: float) -> None:
+    """Enrol whoever is there; go on once everybody is known, or enough are and the time for it is over."""
     told: dict[int, str] = {}
     while True:
         refused = enrol(hub, carrier)
@@ -71,7 +72,9 @@ def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], Non
             journal.refuse(site, reason, hub.round)
             LOG.warning("site %s does not take part: %s", site, reason)
         told |= refused
-        if len(hub.enrolled) >= hub.terms.population:
+        missing = hub.terms.population - len(hub.enrolled)
+        enough = hub.quorum != "all" and len(hub.enrolled) >= hub.needed(hub.terms.population)
+        if not missing or (enough and time.monotonic() > until):
             return
         wait()
 
@@ -115,7 +118,7 @@ def _facts(hub: Hub, report: Report) -> dict[str, Any]:
 
 def _scores(agreement: Agreement, hub: Hub) -> dict[str, float]:
     """What the hub's model scores on the global test set, where the hub has one."""
-    tested, model = agreement.tested(), hub.evaluated_model()
+    tested, model = agreement.tested, hub.evaluated_model()
     if tested is None or not model:
         return {}
     sums = tally_of(agreement.terms, *(tested[0], model, tested[1]))

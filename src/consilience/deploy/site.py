@@ -113,6 +113,8 @@ class Site:
         reason = screen.fault(message, form)
         if reason:
             raise RefusedError(f"the initial model does not fit: {reason}")
+        if self.model is not None and not _equal(self.model, form.ordered(message)):
+            raise RefusedError("the site has enrolled with another initial model")
         if self.model is None:
             self.model = form.ordered(message)
             self.memory = self.terms.algorithm.init_memory(self.model)
@@ -242,3 +244,8 @@ def tally_of(terms: Terms, pool: Pool, model: State, rows: IntArray) -> dict[str
             weight = torch.ones(len(some), dtype=pool.dtype)
             carry = step(carry, pool.batch(some, weight, first[0]), model)
     return carry["sum"]
+
+
+def _equal(one: State, other: State) -> bool:
+    left, right = tree.flatten(one), tree.flatten(other)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -1,18 +1,15 @@
-"""What a node keeps beside its peer's file: its secret, and what it has said last."""
+"""What a node keeps beside its peer's file: what it has said last."""
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from consilience.deploy import kept
-from consilience.errors import UserError
 
-PEER_FILE, SECRET_FILE = "peer.safetensors", "secret"
+PEER_FILE = "peer.safetensors"
 
 
 def _said_file(folder: Path, number: int) -> Path:
@@ -40,19 +37,3 @@ def load_said(folder: Path, run: str, number: int) -> dict[int, bytes] | None:
     data = {place: bytes(state["bytes"]["all"].numpy()) for place, state in parts.items()}
     whose = [one.split(":") for one in fields["whose"].split(",") if one]
     return {int(node): data[place] for node, place in whose}
-
-
-def secret_in(folder: Path) -> int:
-    """The node's own secret, drawn once."""
-    path = folder / SECRET_FILE
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(str(secrets.randbits(62)))
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        pass
-    try:
-        return int(path.read_text())
-    except ValueError:
-        raise UserError(f"{path} is damaged; move it away, and {PEER_FILE} with it") from None

@@ -13,11 +13,12 @@ from consilience.config import Config
 from consilience.deploy.agreeing import Agreement
 from consilience.deploy.journal import Journal
 from consilience.deploy.peer import Heard, Peer
+from consilience.deploy.secret import secret_of
 from consilience.deploy.site import Own
 from consilience.deploy.terms import RefusedError
 from consilience.deploy.zenoh.certificates import Credentials
 from consilience.deploy.zenoh.conditions import check
-from consilience.deploy.zenoh.keeping import PEER_FILE, load_said, save_said, secret_in
+from consilience.deploy.zenoh.keeping import PEER_FILE, load_said, save_said
 from consilience.deploy.zenoh.link import Link
 from consilience.deploy.zenoh.locked import LEASE
 from consilience.deploy.zenoh.mailbox import Mailbox
@@ -82,7 +83,7 @@ class Node:
             number,
             own,
             agreement.initial(number),
-            secret=None if self._config.deploy.secret == "seed" else secret_in(folder),
+            secret=secret_of(folder, agreement),
             file=folder / PEER_FILE,
             staleness=staleness,
         )

@@ -45,7 +45,7 @@ def carried(peer: Peer) -> dict[str, int]:
 def scores_of(agreement: Agreement, peer: Peer) -> dict[str, float]:
     """What a node's model scores, on the global test set where the node has it and on its own rows."""
     found = {f"{kind}_{name}": value for kind, one in peer.scores().items() for name, value in one.items()}
-    tested, model = agreement.tested(), peer.evaluated_model()
+    tested, model = agreement.tested, peer.evaluated_model()
     if tested is not None and model:
         sums = tally_of(agreement.terms, tested[0], model, tested[1])
         found |= {f"test_{name}": float(value) for name, value in agreement.terms.task.scores(sums).items()}
