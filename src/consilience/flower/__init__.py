@@ -15,6 +15,7 @@ except ImportError:
     raise ImportError("consilience.flower needs Flower: pip install 'consilience[flower]'") from None
 
 from consilience.flower.evidence import curvature, evidence
+from consilience.flower.secure import SecureHWAStrategy, for_sums
 from consilience.flower.strategies import HWAStrategy, RuleStrategy
 
-__all__ = ["HWAStrategy", "RuleStrategy", "curvature", "evidence"]
+__all__ = ["HWAStrategy", "RuleStrategy", "SecureHWAStrategy", "curvature", "evidence", "for_sums"]
