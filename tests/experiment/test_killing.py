@@ -27,8 +27,8 @@ FRAGILE = {
     "rounds": 4,
     "checkpoint": {"every": 2},
 }
-WRITES = 19
-"""The configuration, the partitions, nine for each method, and the summary; the picture is left out."""
+WRITES = 20
+"""The configuration, the plan, the partitions, nine for each method, and the summary; the picture is left out."""
 
 
 class Killed(BaseException):

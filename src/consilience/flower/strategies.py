@@ -61,7 +61,7 @@ class RuleStrategy(FedAvg):
     ) -> None:
         super().__init__(**options)
         self.method = Composed(rule=rule, server=server_step or ServerStep())
-        self._buffers = None if buffers is None else frozenset(buffers)
+        self._untrained = None if buffers is None else frozenset(buffers)
         self._hub: State | None = None
         self._order: tuple[str, ...] = ()
         self._population = 1
@@ -151,8 +151,8 @@ class RuleStrategy(FedAvg):
         return {"params": params, "buffers": buffers}
 
     def _is_buffer(self, name: str, value: torch.Tensor) -> bool:
-        if self._buffers is not None:
-            return name in self._buffers
+        if self._untrained is not None:
+            return name in self._untrained
         return not value.is_floating_point() or name.rpartition(".")[2] in STATISTICS
 
     def _joined(self, model: State) -> ArrayRecord:
