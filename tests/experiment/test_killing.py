@@ -28,7 +28,7 @@ FRAGILE = {
     "checkpoint": {"every": 2},
 }
 WRITES = 20
-"""The configuration, the plan, the partitions, nine for each method, and the summary; the picture is left out."""
+"""Configuration, plan, partitions, nine for each method, and the summary; the picture is left out."""
 
 
 class Killed(BaseException):
