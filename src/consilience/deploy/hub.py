@@ -19,8 +19,7 @@ from consilience import tree, wire
 from consilience.algorithm import Phase
 from consilience.deploy import kept
 from consilience.deploy.site import NEVER, Order
-from consilience.deploy.terms import RefusedError, Terms, check_header, place_of, read
-from consilience.exchange import screen
+from consilience.deploy.terms import RefusedError, Terms, check_form, check_header, place_of, read
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import sample_clients
 from consilience.exchange.inbox import Arrival, make_inbox, screened
@@ -195,11 +194,7 @@ class Hub:
         check_header(header, self.terms, "work", self.address, site)
         if header.samples != now.samples[site]:
             raise RefusedError(f"it claims {header.samples} samples, and had {now.samples[site]}")
-        reason = screen.fault(message, travelling)
-        if reason:
-            raise RefusedError(reason)
-        if tuple(tree.flatten(message)) != travelling.paths:
-            raise RefusedError("its names are in another order")
+        check_form(message, travelling)
         said = {group: params for group, params in self._said.get(site, {}).items() if group in phase.kept}
         return Arrival(site, header.samples, phase.received(message, {**down, **said}))
 

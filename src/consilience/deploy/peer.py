@@ -20,7 +20,7 @@ from consilience.algorithm import Phase
 from consilience.client import Client
 from consilience.deploy import kept
 from consilience.deploy.site import Own, tally_of
-from consilience.deploy.terms import RefusedError, Terms, check_header, place_of, read
+from consilience.deploy.terms import RefusedError, Terms, check_form, check_header, place_of, read
 from consilience.exchange import screen
 from consilience.exchange.address import Address
 from consilience.exchange.device import device_client
@@ -260,11 +260,7 @@ class Peer:
         if header.receiver != (self.number if phase.replies else wire.HUB):
             raise RefusedError(f"it is for {header.receiver}")
         self.meet(sender, header.samples)
-        reason = screen.fault(message, travelling)
-        if reason:
-            raise RefusedError(reason)
-        if tuple(tree.flatten(message)) != travelling.paths:
-            raise RefusedError("its names are in another order")
+        check_form(message, travelling)
         place = f"{place_of(self.address)} {sender}"
         whole = phase.received(message, self._last.get(place) or schema.zeros())
         if self._refers_back:

@@ -8,6 +8,7 @@ from functools import cached_property
 from consilience import tree, wire
 from consilience.algorithm import Algorithm, Phase
 from consilience.deploy.refused import RefusedError as RefusedError  # noqa: PLC0414  # found here, too
+from consilience.exchange import screen
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import LocalWork
 from consilience.exchange.schemas import Exchanged, dry_run, idle_client, schemas_of
@@ -134,3 +135,12 @@ def read(data: bytes, expected: int | None = None) -> tuple[State, wire.Header]:
         return wire.decode(data)
     except wire.WireError as error:
         raise RefusedError(str(error)[:200]) from None
+
+
+def check_form(message: State, form: tree.Schema) -> None:
+    """Refuse a message of another form than is expected, names in another order among it, or with NaN."""
+    reason = screen.fault(message, form)
+    if reason:
+        raise RefusedError(reason)
+    if tuple(tree.flatten(message)) != form.paths:
+        raise RefusedError("its names are in another order")
