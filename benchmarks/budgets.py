@@ -42,8 +42,6 @@ TEST_ROWS = 2000
 """How much of a test set is kept: memory does not depend on it, time does."""
 GB = 10**9
 BUDGETS = (8, 16, 80)
-WARM = 3
-"""The rounds before any is timed: what is around steps is recorded in the second, captured in the third."""
 LONG = 100
 """The rounds of the rows that look at every round."""
 
@@ -159,6 +157,7 @@ def timed(simulation: Simulation, options: argparse.Namespace) -> tuple[float, i
     if options.device != "cpu":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
+    print(f"  a round: {seconds:.1f} s", flush=True)
     return seconds, sum(record.samples for record in records), records[0].scores
 
 
@@ -180,9 +179,9 @@ def cell(method: str, setting: Setting, options: argparse.Namespace, budget: int
 
 def speed(method: str, setting: Setting, options: argparse.Namespace, budget: int) -> dict[str, Any]:
     """Milliseconds a round and samples a second, after some that warm up."""
-    config = config_of(method, setting, options, budget, options.rounds + WARM)
+    config = config_of(method, setting, options, budget, options.rounds + options.warm)
     with running(config) as simulation:
-        first, *_ = [timed(simulation, options)[0] for _ in range(WARM)]
+        first, *_ = [timed(simulation, options)[0] for _ in range(options.warm)]
         rounds = [timed(simulation, options) for _ in range(options.rounds)]
         lanes = getattr(simulation.world.executor, "lanes", None)
     seconds = statistics.median(seconds for seconds, _, _ in rounds)
@@ -193,6 +192,8 @@ def speed(method: str, setting: Setting, options: argparse.Namespace, budget: in
         "round_ms": 1000 * seconds,
         "samples_per_s": round(samples / seconds) if samples else None,  # where optimiser steps are taken
         "lanes": lanes,
+        "warm": options.warm,
+        "timed": options.rounds,
     }
 
 
@@ -281,6 +282,7 @@ def options_of(command_line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--budgets", type=_numbers, default=list(BUDGETS), help="in GB, e.g. 8,16")
     parser.add_argument("--methods", type=_methods, default=list(SETTINGS), help="e.g. hwa,fedavg")
     parser.add_argument("--rounds", type=int, default=3, help="how many are timed, after some that are not")
+    parser.add_argument("--warm", type=int, default=3, help="rounds before those: all is captured by the third")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compile", action="store_true")
