@@ -282,7 +282,7 @@ def options_of(command_line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--budgets", type=_numbers, default=list(BUDGETS), help="in GB, e.g. 8,16")
     parser.add_argument("--methods", type=_methods, default=list(SETTINGS), help="e.g. hwa,fedavg")
     parser.add_argument("--rounds", type=int, default=3, help="how many are timed, after some that are not")
-    parser.add_argument("--warm", type=int, default=3, help="rounds before those: all is captured by the third")
+    parser.add_argument("--warm", type=int, default=3, help="rounds before, which capture steps")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compile", action="store_true")
