@@ -175,6 +175,7 @@ def test_a_module_that_was_given_stays_as_it_is(blobs: Dataset):
     [
         ("print", "a function of the state of a round is wanted, not 'print'"),
         ([3], "a function of the state of a round is wanted, not 3"),
+        (None, "a function of the state of a round is wanted, not None"),
         (lambda: None, "is to take the state of a round: too many positional arguments"),
         (lambda state, more: None, "is to take the state of a round: missing a required argument: 'more'"),
         (

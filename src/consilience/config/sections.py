@@ -255,8 +255,10 @@ def made_data(section: dict[str, Any], function: Any) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:  # whatever a user's function raises
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(last.filename).name}, line {last.lineno}"
+        frames = traceback.extract_tb(error.__traceback__)
+        file = frames[:2][-1].filename  # where the function is; what it called may be anybody's
+        line = [frame.lineno for frame in frames if frame.filename == file][-1]
+        place = f"{Path(file).name}, line {line}"
         raise UserError(f"data: {name} fails in {place}: {described(error)}") from error
     if isinstance(own, dict):
         own = Dataset.from_clients(own, name)

@@ -81,7 +81,7 @@ Functions = OnRound | Sequence[OnRound]
 
 def read_functions(given: Functions) -> tuple[OnRound, ...]:
     """The functions; what cannot be called with the state of a round is refused before the first one."""
-    functions = (given,) if callable(given) or isinstance(given, str) else tuple(given)
+    functions = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
     for one in functions:
         if not callable(one):
             raise UserError(f"on_round: a function of the state of a round is wanted, not {one!r}")
