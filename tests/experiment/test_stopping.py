@@ -236,8 +236,11 @@ def test_conditions_that_make_no_sense(value: Any, message: str):
 
 
 def test_a_score_that_nobody_records(configure: Callable[..., Config]):
-    with pytest.raises(UserError, match="unknown score in stop_when 'acuracy'"):
-        experiment.run(configure(stop_when={"acuracy": 0.9}))
+    for wrong, meant in (("acuracy", "accuracy"), ("pateince", "patience")):
+        with pytest.raises(
+            UserError, match=f"unknown score or option in stop_when '{wrong}'; did you mean '{meant}'"
+        ):
+            experiment.run(configure(stop_when={wrong: 0.9}))
     with pytest.raises(UserError, match=r"stop_when: accuracy 90 is not in \(0, 1\]; write 0.9 for 90 %"):
         experiment.run(configure(stop_when={"accuracy": 90}))
     written = configure(stop_when={"patience": 3, "accuracy": 0.9}).written()

@@ -133,13 +133,24 @@ def test_own_floats_and_an_own_model(blobs: cs.Dataset, tmp_path: Path, monkeypa
     result = cs.run("fedavg", out=tmp_path, dtype="float64", **settings)
     with pytest.raises(cs.UserError, match="'tied' was made in Python; pass one"):
         cs.load_model(tmp_path / "run")
-    model = cs.load_model(tmp_path / "run", model=Tied(5, 3))
+    given = Tied(5, 3)
+    before = {name: value.clone() for name, value in given.state_dict().items()}
+    model = cs.load_model(result, model=given)
+    for name, value in given.state_dict().items():
+        assert value.dtype == before[name].dtype
+        assert torch.equal(value, before[name])  # one that was given stays as it is
+    made = cs.load_model(result, model=lambda shape, outputs: Tied(shape[0], outputs))
+    assert torch.equal(made.module.state_dict()["body.0.weight"], model.module.state_dict()["body.0.weight"])
     with torch.no_grad():
         found = (model(blobs.test_inputs).argmax(1) == blobs.test_targets).double().mean().item()
     assert found == pytest.approx(result.accuracy)
     assert torch.equal(model.module.state_dict()["body.2.weight"], model.module.state_dict()["body.0.weight"])
     with pytest.raises(cs.UserError, match="does not fit the model"):
         cs.load_model(tmp_path / "run", model=nn.Linear(5, 3))
+    with pytest.raises(cs.UserError, match="model: expected a name"):
+        cs.load_model(tmp_path / "run", model=3)
+    with pytest.raises(cs.UserError, match="this run wrote no files"):
+        cs.load_model(cs.run("fedavg", **settings))
 
 
 def test_layers_that_have_grown(tmp_path: Path):
