@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Net(nn.Module):
         return self.outer(torch.relu(self.inner(x)))
 
 def narrow(num_classes):
-    return nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(num_classes))
+    return nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.LazyLinear(num_classes))
 
 def no_module(shape, outputs):
     return {"layers": 3}
@@ -81,6 +82,14 @@ class Doing(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.after(self.layer(self.before(x)))
+
+
+class Locked(Doing):
+    """A model that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
 
 
 class Clipping(nn.Linear):
@@ -186,6 +195,7 @@ def test_other_ways_to_say_which_model(train, nets, model):
             Doing(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)),
             "torch.func cannot differentiate it",
         ),
+        (Locked(), "the model cannot be copied (TypeError: cannot pickle '_thread.lock' object)"),
         (Clipping(), "writes to weight in its forward"),
         (Counting(), "writes to count in its forward; move that out of it, or, if it is a buffer, do it in"),
         (
