@@ -31,6 +31,7 @@ from consilience.experiment.folder import WEIGHTS, atomic_write
 from consilience.experiment.planning import Arm
 from consilience.experiment.result import Result
 from consilience.learning.layers import copied
+from consilience.learning.masking import Masking
 from consilience.learning.task import Task
 from consilience.plugins import is_reference
 from consilience.types import State
@@ -64,6 +65,8 @@ class Origin:
     """`(raw - shift) / scale` is what the network takes."""
     name: str = ""
     """What the client is called, where clients have names."""
+    padding: int | None = None
+    """The token that fills up sequences; None where none does."""
 
     @classmethod
     def read(cls, text: str) -> Origin:
@@ -87,7 +90,8 @@ class Origin:
 class Predictor(nn.Module):
     """A trained network with its preprocessing: raw inputs go in, as they lie in the data set.
 
-    `module` is the plain network, `origin` says where it comes from.
+    A network that asks for a mask is told which places of a sequence are padding, as in training. `module` is
+    the plain network, `origin` says where it comes from.
     """
 
     shift: Tensor
@@ -95,7 +99,7 @@ class Predictor(nn.Module):
 
     def __init__(self, module: nn.Module, origin: Origin) -> None:
         super().__init__()
-        self.module, self.origin = module, origin
+        self.module, self.origin, self._masking = module, origin, Masking(module, origin.padding)
         dtype = getattr(torch, origin.dtype)
         for name in ("shift", "scale"):
             self.register_buffer(name, torch.tensor(getattr(origin, name), dtype=torch.float64).to(dtype))
@@ -104,8 +108,7 @@ class Predictor(nn.Module):
         """What the network says about a batch of raw inputs; tokens stay the whole numbers that they are."""
         if not self.origin.tokens:
             inputs = (inputs.to(self.shift.dtype) - self.shift) / self.scale
-        prediction: Tensor = self.module(inputs)
-        return prediction
+        return self._masking.ask(self.module, inputs)
 
 
 def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, int | None, State]]) -> None:
@@ -147,6 +150,7 @@ def _common(arm: Arm) -> dict[str, Any]:
     parts = (data.inputs, data.test_inputs) if takes_tokens(data) else ()
     return {
         "rounds": arm.config.rounds,
+        "padding": data.padding,
         "model": arm.config.written()["model"],
         "shape": data.shape,
         "outputs": data.outputs,

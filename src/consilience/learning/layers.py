@@ -140,12 +140,12 @@ def copied(module: nn.Module) -> nn.Module:
     known: dict[int, Tensor] = {id(value): value.detach().clone() for value in kept if not value.is_leaf}
     for value in module.buffers():
         if isinstance(value, UninitializedBuffer):
-            known[id(value)] = UninitializedBuffer(device=value.device, dtype=value.dtype)
+            known[id(value)] = cast(Any, UninitializedBuffer)(device=value.device, dtype=value.dtype)
     try:
         return copy.deepcopy(module, known)
     except Exception as error:  # whatever the parts of a user's module raise
         raise UserError(
-            f"the model cannot be copied ({described(error)}); it may keep no files, locks or lists of results"
+            f"the model cannot be copied ({described(error)}); it may hold no files, locks or kept results"
         ) from error
 
 

@@ -269,16 +269,8 @@ class _WithFeatures(nn.Module):
         if isinstance(self.module, Classifier):
             features = self.module.features(inputs)
             return features, self.module.head(features)
-        prediction = _prediction(self.module(inputs, **self.masking(inputs)))
+        prediction = self.masking.ask(self.module, inputs)
         return prediction, prediction
-
-
-def _prediction(found: object) -> Tensor:
-    """The prediction in what a module gives."""
-    given = found.get("logits") if isinstance(found, dict) else getattr(found, "logits", found)
-    if not isinstance(given, Tensor):
-        raise UserError(f"the model gives a {type(found).__name__}, not a tensor or an object with logits")
-    return given
 
 
 def _ambient(module: nn.Module) -> list[str]:

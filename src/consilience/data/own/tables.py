@@ -185,11 +185,11 @@ def _csv(path: Path) -> dict[str, Column]:
             file.seek(0)
             between = max(",;\t", key=header.count)
             reader = csv.reader(file, delimiter=between)
-            lines = {reader.line_num: row for row in reader if row}
+            lines = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read ({error})") from None
-    rows = list(lines.values())
-    for number, row in lines.items():
+    rows = [row for _, row in lines]
+    for number, row in lines:
         if len(row) != len(rows[0]):
             raise UserError(f"{path}: line {number} has {len(row)} values for {len(rows[0])} columns")
     if len(rows) < 2:
