@@ -234,6 +234,8 @@ def read_data(value: Any) -> Any:
     if isinstance(known, dict) and is_reference(known.get("name")) and known.get("own") is None:
         found = load(known["name"], "data set")
         return known if isinstance(found, Source) else made_data(known, found)
+    if isinstance(known, dict) and known and all(isinstance(one, tuple | list) for one in known.values()):
+        raise UserError("data: arrays by client become data by cs.Dataset.from_clients({...})")
     if value is not None and not isinstance(value, str | dict | DataSection):
         raise UserError(
             "data: expected a name or a Dataset (Dataset.from_arrays, Dataset.from_clients), "

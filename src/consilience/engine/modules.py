@@ -63,8 +63,8 @@ def try_model(scene: Scene, task: Task, model: State) -> None:
     if changed:
         name = changed[0].partition("/")[2]
         raise UserError(
-            f"the model writes to {name} in its forward; move that out of it, or, if it is a buffer, do it in "
-            "training mode alone (if self.training)"
+            f"the model writes to {name} in its forward; move that out of it, or, if it is a buffer, do it "
+            "in training mode alone (if self.training)"
         )
     _check_repeatable(task, model, row)
 

@@ -204,6 +204,11 @@ def test_labels_that_are_perhaps_meant_otherwise_are_said(caplog: pytest.LogCapt
     assert told(caplog, np.array([0.5, 1.0, 2.0] * 2)) == []
 
 
+def test_arrays_alone_are_no_data_set():
+    with pytest.raises(cs.UserError, match=r"arrays by client become data by cs\.Dataset\.from_clients"):
+        cs.run("fedavg", data=HOSPITALS, **TINY)
+
+
 def test_nothing_in_place_of_test_rows_means_none():
     inputs, targets = HOSPITALS["Bern"]
     with_none = {**HOSPITALS, "Bern": (inputs, targets, None, None)}
