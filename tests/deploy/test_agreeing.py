@@ -128,8 +128,8 @@ def test_a_hub_at_work_scores_its_model_and_leaves_it_behind(tmp_path):
     expected = [record["test_accuracy"] for record in simulated.records]
     assert [line["test_accuracy"] for line in rounds] == pytest.approx(expected, abs=1e-12)
     assert {kind: sorted(by_site) for kind, by_site in last["final"].items()} == {
-        "own train": ["0", "1", "2"],
-        "own holdout": ["0", "1", "2"],
+        "train": ["0", "1", "2"],
+        "own": ["0", "1", "2"],
     }
     status = read_status(tmp_path)
     assert status is not None
