@@ -151,6 +151,13 @@ def test_without_flower_there_is_one_clear_line(monkeypatch):
         importlib.import_module("consilience.flower")
 
 
+def test_an_app_can_be_written_where_there_is_no_flower(written, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    done = CliRunner().invoke(app, ["deploy", "flower", str(written), "--out", str(tmp_path / "a")])
+    assert done.exit_code == 0, done.output
+    assert "Flower is not installed here" in done.output
+
+
 def test_who_is_started_for_every_message_does_not_import_torch():
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'consilience[flower]'")
     code = "import sys, consilience.deploy.flower.client; sys.exit('torch' in sys.modules)"

@@ -56,7 +56,7 @@ def test_a_site_beside_its_hub_adds_what_it_refused_and_hides_nothing(tmp_path, 
     site.refuse("hub", "the order is of another run")  # it does not know of which round that was to be
     (panel,) = state_of(tmp_path)["panels"]
     assert panel["lines"][0]["nodes"] == [0.9, None, None]
-    assert [place["round"] for place in panel["places"]] == [None] * 3
+    assert [(place["round"], place["bytes_up"]) for place in panel["places"]] == [(None, None)] * 3
     assert [(one["round"], one["at"]) for one in panel["refusals"]] == [(0, "0"), (2, "hub"), (1, "hub")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,8 @@ def flower(
     for path in write_app(agreement, out):
         print(path)
     print(f"terms {agreement.terms.run}; run it with: flwr run {out}")
+    if find_spec("flwr") is None:
+        print("Flower is not installed here; where the app is to run: pip install 'consilience[flower]'")
 
 
 def site(

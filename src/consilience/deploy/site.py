@@ -90,7 +90,10 @@ class Site:
         message, header = read(order.data)
         message = self._here(message)
         if header.run != self.terms.run:
-            raise RefusedError(f"the order is of another run ({header.run!r} instead of {self.terms.run!r})")
+            raise RefusedError(
+                f"the order is of another run ({header.run!r} instead of {self.terms.run!r}): "
+                "the site's file has other terms than the hub's"
+            )
         if header.sender != wire.HUB or header.receiver not in (wire.HUB, self.number):
             raise RefusedError(f"the order is for {header.receiver} by {header.sender}")
         if header.kind == "enrol":

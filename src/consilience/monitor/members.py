@@ -240,14 +240,15 @@ def _place(name: str, hub: Member | None, member: Member | None, refused: int) -
         state, trouble = ("done" if member.done else "there"), False
         if member.unheard:
             state, trouble = f"did not take what came from {', '.join(member.unheard)}", True
+    node = None if hub else member  # rounds and bytes of sites are counted at their hub
     return Place(
         name=name,
         state=state,
         trouble=trouble,
-        round=None if hub or not member else member.round,  # sites follow their hub
+        round=node.round if node else None,
         samples=member.samples if member and member.samples is not None else hub and hub.sites.get(name),
-        bytes_up=member.bytes_up if member else None,
-        bytes_down=member.bytes_down if member else None,
+        bytes_up=node.bytes_up if node else None,
+        bytes_down=node.bytes_down if node else None,
         staleness=member.staleness if member else None,
         refused=refused,
         time=member.time if member else None,
