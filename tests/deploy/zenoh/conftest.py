@@ -32,6 +32,7 @@ method: fedavg
 data: mnist-sample
 model: {name: mlp, hidden: [4]}
 topology: {name: ring, nodes: 4}
+partition: {name: iid}
 rounds: 2
 local: {steps: 2, batch_size: 8}
 solver: {name: sgd, lr: 0.1}
@@ -61,7 +62,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass
 class Ring:
-    """Nodes on a ring, each of which connects to the next one."""
+    """Nodes on a ring, each of which connects to the next one; or on a complete graph, to all after it."""
 
     folder: Path
     keys: Path
@@ -78,8 +79,14 @@ class Ring:
 
     def job(self, node: int) -> list[Any]:
         listen = [f"tls/127.0.0.1:{self.ports[node]}"]
-        door = self.doors.get(node, self.ports[(node + 1) % NODES])
-        return [str(self.file), node, str(self.keys), listen, [f"tls/127.0.0.1:{door}"], str(self.out(node))]
+        others = range(node + 1, NODES) if self.complete else [(node + 1) % NODES]
+        doors = [self.doors.get(node, self.ports[other]) for other in others]
+        connect = [f"tls/127.0.0.1:{door}" for door in doors]
+        return [str(self.file), node, str(self.keys), listen, connect, str(self.out(node))]
+
+    @property
+    def complete(self) -> bool:
+        return "name: complete" in self.file.read_text()
 
     def start(self, node: int, *others: Ring) -> None:
         """Start a node, of this federation and then of others."""
@@ -154,7 +161,9 @@ def ring(tmp_path: Path, keys: Path, launcher: subprocess.Popen[str]) -> Iterato
     """Makes federations, whose processes end with the test."""
     made: list[Ring] = []
 
-    def make_ring(name: str = "ring", changes: dict[str, str] | None = None) -> Ring:
+    def make_ring(
+        name: str = "ring", changes: dict[str, str] | None = None, own_keys: Path | None = None
+    ) -> Ring:
         folder = tmp_path / name
         folder.mkdir()
         file = folder / "federation.yaml"
@@ -163,7 +172,7 @@ def ring(tmp_path: Path, keys: Path, launcher: subprocess.Popen[str]) -> Iterato
             assert old in text
             text = text.replace(old, new)
         file.write_text(text)
-        made.append(Ring(folder, keys, file, launcher))
+        made.append(Ring(folder, own_keys or keys, file, launcher))
         return made[-1]
 
     yield make_ring

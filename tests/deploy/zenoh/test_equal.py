@@ -11,20 +11,31 @@ from consilience.deploy import kept
 from consilience.deploy.agreeing import agree
 from consilience.engine.build import simulate
 
-METHODS = {
-    "dechetero": "fedavg",
-    "dechw": "dechw",
-    "dechw-star": "{name: 'dechw*', until: 1}",
-    "cfa": "cfa",
-    "cfa-ge": "cfa-ge",
-    "decdiff": "decdiff",
-    "dpsgd": "dpsgd",
-    "tracking": "gradient-tracking",
+EMPTY = {"{name: iid}": "{name: sizes, fractions: [0.5, 0.4, 0.0001, 0.0001], allow_empty: true}"}
+"""Nodes 2 and 3, which are neighbours, have no data; nor does 0 know that of 2, or 1 of 3."""
+COMPLETE = {"name: ring": "name: complete"}
+DESA = "{name: desa, ipc: 1, iterations: 2, width: 4, depth: 2}"
+FEDERATIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "dechetero": ("fedavg", {}),
+    "dechw": ("dechw", {}),
+    "dechw-star": ("{name: 'dechw*', until: 1}", {}),
+    "cfa": ("cfa", {}),
+    "cfa-ge": ("cfa-ge", {}),
+    "decdiff": ("decdiff", {}),
+    "dpsgd": ("dpsgd", {}),
+    "tracking": ("gradient-tracking", {}),
+    "desa": (DESA, COMPLETE),
+    "dpsgd, some without data": ("dpsgd", EMPTY),
+    "tracking, some without data": ("gradient-tracking", EMPTY),
+    "cfa-ge, some without data": ("cfa-ge", EMPTY),
 }
 
 
 def test_every_method_ends_with_the_weights_and_bytes_of_its_simulation(ring: Callable[..., Any]) -> None:
-    rings = [ring(name, {"method: fedavg": f"method: {method}"}) for name, method in METHODS.items()]
+    rings = [
+        ring(name, {"method: fedavg": f"method: {method}", **changes})
+        for name, (method, changes) in FEDERATIONS.items()
+    ]
     first, *others = rings
     nodes = range(len(first.ports))
     first.start_all(*others)

@@ -97,13 +97,20 @@ class Mailbox:
             self.neighbours[node].tokens.discard(incarnation)
             self.changed.notify_all()
 
+    def alone(self) -> None:
+        """Nobody is connected any longer, as far as this node can see."""
+        with self.changed:
+            for one in self.neighbours.values():
+                one.tokens.clear()
+            self.changed.notify_all()
+
     def tell(self, word: Word) -> bool:
         """Take note of how things stand at a neighbour; return whether it is new here."""
         with self.changed:
             known = self.neighbours[word.sender]
             before = known.word
             if before is not None and word.incarnation < before.incarnation:
-                raise RefusedError("its word is of an incarnation that is over")
+                raise RefusedError("its word is of an incarnation that is over: a newer node has the same id")
             new = before is None or word.incarnation > before.incarnation
             if new:
                 known.at, known.passed = NONE, set()
