@@ -165,4 +165,4 @@ def status_lines(found: dict[str, Any], now: float) -> list[str]:
         lines.append(f"  node {other}: {there}{where}, newest message {old}, {one['bytes']:,} bytes received")
     if found["waiting"]:
         lines.append(f"waiting for {', '.join(map(str, found['waiting']))}")
-    return lines
+    return [*lines, *found.get("trouble", [])]

@@ -75,6 +75,7 @@ def test_it_shows_how_things_stand(command: Run, tmp_path: Path) -> None:
             },
             "waiting": [1],
             "refusals": 5,
+            "trouble": ["tls/10.0.0.7:7447: nobody listens there"],
             "sent": 99_999,
             "test_accuracy": 0.75,
             "done": False,
@@ -82,9 +83,10 @@ def test_it_shows_how_things_stand(command: Run, tmp_path: Path) -> None:
     )
     code, said, _ = command("node", "--status", tmp_path)
     assert code == 0
-    first, second, one, three, waiting = said.splitlines()
+    first, second, one, three, waiting, trouble = said.splitlines()
     assert first == "node 2 of run 0123: round 5 of 9, test_accuracy 0.750"
     assert "99,999 bytes sent, 5 refused" in second
     assert one == "  node 1: there, round 5, newest message 0 rounds old, 1,234 bytes received"
     assert three == "  node 3: away, round 3, newest message 2 rounds old, 56 bytes received"
     assert waiting == "waiting for 1"
+    assert trouble == "tls/10.0.0.7:7447: nobody listens there"

@@ -11,7 +11,7 @@ from consilience.deploy import kept
 from consilience.deploy.agreeing import agree
 from consilience.engine.build import simulate
 
-EMPTY = {"{name: iid}": "{name: sizes, fractions: [0.5, 0.4, 0.0001, 0.0001], allow_empty: true}"}
+EMPTY = {"{name: iid}": "{name: sizes, fractions: [0.5, 0.4, 0.00001, 0.00001], allow_empty: true}"}
 """Nodes 2 and 3, which are neighbours, have no data; nor does 0 know that of 2, or 1 of 3."""
 COMPLETE = {"name: ring": "name: complete"}
 DESA = "{name: desa, ipc: 1, iterations: 2, width: 4, depth: 2}"

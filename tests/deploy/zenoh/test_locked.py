@@ -102,9 +102,7 @@ def test_a_valid_certificate_speaks_under_its_own_name_alone(
     assert not listener.refused
 
 
-def test_who_is_connected_and_not_heard_is_noticed(
-    listener: Listener, keys: Path, wait_until: Until
-) -> None:
+def test_who_is_connected_and_not_heard_is_noticed(listener: Listener, keys: Path, wait_until: Until) -> None:
     link, run = listener.link, listener.terms.run
     with lawless(listener, 3, credentials(keys, 3)) as session:
         lying = session.liveliness().declare_token(token(run, 1, 7))

@@ -161,10 +161,12 @@ class Link:
         without a word: that nothing comes is all that can be noticed.
         """
         with self._lock:
-            since = {node: time.monotonic() - begun for node, begun in self._linked.items()}
+            linked = dict(self._linked)
         found = {}
-        for node in (node for node, passed in since.items() if passed >= seconds):
+        for node, begun in linked.items():
             known = self._mailbox.neighbours[node]
+            if time.monotonic() - max(begun, known.left) < seconds:
+                continue  # it has not had the time yet, or is about to go
             if node not in self._astray and not known.tokens:
                 found[node] = (
                     "it is connected, and nothing of it passes: it speaks under another name, or has another "

@@ -27,6 +27,8 @@ class Neighbour:
 
     tokens: set[int] = field(default_factory=set)
     """The incarnations of it that are connected."""
+    left: float = 0.0
+    """When one of them was last gone."""
     word: Word | None = None
     """The newest that it has said about itself."""
     at: int = NONE
@@ -95,6 +97,7 @@ class Mailbox:
         """A neighbour is no longer connected, or an old incarnation of it."""
         with self.changed:
             self.neighbours[node].tokens.discard(incarnation)
+            self.neighbours[node].left = time.monotonic()
             self.changed.notify_all()
 
     def alone(self) -> None:

@@ -105,7 +105,7 @@ class Node:
         )
 
         self._renewal = Renewal(place.keys, number, note=self.audit.note, renew=self._link.renew)
-        self._scout = Scout(place.connect, lambda line: LOG.warning("node %d: %s", number, line))
+        self._scout = Scout(place.connect, self._say)
 
     # What Zenoh's threads ask for.
 
@@ -344,22 +344,34 @@ class Node:
     def _stand(self, waiting: Sequence[int] = ()) -> None:
         """Write down how things stand."""
         self._stood = time.monotonic()
+        if not self.peer.done:
+            self._look_around()
+        found = {"refusals": self.audit.count, "sent": self._link.sent, "trouble": list(self._scout.lines)}
+        self.journal.stand({**standing(self.peer, self.mailbox, waiting), **found, **self._scores})
+
+    def _look_around(self) -> None:
+        """Notice what nobody tells: neighbours of whom nothing passes, certificates, who is not connected."""
         for node, line in self._link.silent(SILENCE).items():
             if (node, line) not in self._silent:
                 self._silent.add((node, line))
                 self.audit.refuse(node, line)
                 self._greet(node)
         words = [one.word for one in self.mailbox.neighbours.values() if one.word is not None]
-        self._renewal.look(words)
+        self._renewal.look(words, self._link.linked)
         self._seek()
-        found = {"refusals": self.audit.count, "sent": self._link.sent, "trouble": list(self._scout.lines)}
-        self.journal.stand({**standing(self.peer, self.mailbox, waiting), **found, **self._scores})
+
+    def _say(self, line: str, refused: bool) -> None:
+        if refused:
+            self.audit.note(self.number, line)
+        else:
+            LOG.warning("node %d: %s", self.number, line)
 
     def _seek(self) -> None:
         """Have a look now and then why neighbours are not connected."""
         missing = sorted(set(self._passed) - self._link.linked)
         if not missing:
             self._scout.rest()
+            self._sought = time.monotonic() + SILENCE - ANEW
         elif time.monotonic() - self._sought >= ANEW:
             self._sought = time.monotonic()
             self._scout.look(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from consilience.deploy.zenoh.certificates import Credentials, credentials, now
 from consilience.deploy.zenoh.words import Word
 from consilience.errors import UserError
 
 EXPIRED = "its certificate has expired ({:%Y-%m-%d %H:%M} UTC): it is not connected until it has another"
+
+SECOND = datetime.timedelta(seconds=2)
+"""How long after its end a certificate is surely accepted by nobody."""
 
 
 class Renewal:
@@ -22,7 +25,7 @@ class Renewal:
         keys: The node's own, as it has started with them.
         number: Which node it is.
         note: Called with a node and what there is to say of its certificate, once.
-        renew: Called with other credentials, which are good.
+        renew: Called with credentials with which all connections are to be made anew.
     """
 
     def __init__(
@@ -35,27 +38,41 @@ class Renewal:
     ) -> None:
         self.keys, self._number, self._note, self._renew = keys, number, note, renew
         self._used = self._seen = keys.stamp()
-        self._said = set[tuple[int, str]]()
+        self._said = set[tuple[int, datetime.datetime, str]]()
+        self._closed = set[tuple[int, datetime.datetime]]()
 
-    def look(self, words: list[Word]) -> None:
+    def look(self, words: list[Word], linked: Collection[int]) -> None:
         """See how things stand with all certificates.
 
         Args:
             words: The newest of each neighbour.
+            linked: The neighbours that are connected.
         """
         self._reload()
         warning = self.keys.warning()
         if warning:
-            self._say(self._number, warning)
+            self._say(self._number, self.keys.ends, warning)
+            self._part(self._number, self.keys.ends)
         for word in words:
             ends = datetime.datetime.fromtimestamp(word.ends, datetime.UTC)
             if ends < now():
-                self._say(word.sender, EXPIRED.format(ends))
+                self._say(word.sender, ends, EXPIRED.format(ends))
+            if word.sender in linked:
+                self._part(word.sender, ends)
 
-    def _say(self, node: int, line: str) -> None:
-        if (node, line) not in self._said:
-            self._said.add((node, line))
+    def _say(self, node: int, ends: datetime.datetime, line: str) -> None:
+        if (node, ends, line) not in self._said:
+            self._said.add((node, ends, line))
             self._note(node, line)
+
+    def _part(self, node: int, ends: datetime.datetime) -> None:
+        """Close all connections once where one was made in the second in which its certificate expired.
+
+        In that second a certificate is still accepted, and Zenoh has no longer an eye on its end.
+        """
+        if ends + SECOND < now() and (node, ends) not in self._closed:
+            self._closed.add((node, ends))
+            self._renew(self.keys)
 
     def _reload(self) -> None:
         """Take other files, once they no longer change."""
