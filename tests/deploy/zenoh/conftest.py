@@ -23,7 +23,7 @@ pytest.importorskip("cryptography", reason='needs pip install "consilience[zenoh
 from consilience.deploy.journal import read_lines, read_status
 from consilience.deploy.zenoh.certificates import make
 
-NODES = 4
+NODES, MOST = 4, 8
 PATIENCE = 90.0
 """Seconds after which something that should happen is not waited for any longer."""
 
@@ -45,7 +45,7 @@ deploy: {secret: seed, deadline: 60}
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
-    make(folder, NODES + 1)
+    make(folder, MOST + 1)
     return folder
 
 
@@ -68,7 +68,8 @@ class Ring:
     keys: Path
     file: Path
     launcher: subprocess.Popen[str]
-    ports: list[int] = field(default_factory=lambda: free_ports(NODES))
+    ports: list[int] = field(default_factory=lambda: free_ports(MOST))
+    nodes: int = NODES
     doors: dict[int, int] = field(default_factory=dict)
     """Through which port a node reaches the next one, where that is not the next one's own."""
     running: dict[int, int] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Ring:
 
     def job(self, node: int) -> list[Any]:
         listen = [f"tls/127.0.0.1:{self.ports[node]}"]
-        others = range(node + 1, NODES) if self.complete else [(node + 1) % NODES]
+        others = range(node + 1, self.nodes) if self.complete else [(node + 1) % self.nodes]
         doors = [self.doors.get(node, self.ports[other]) for other in others]
         connect = [f"tls/127.0.0.1:{door}" for door in doors]
         return [str(self.file), node, str(self.keys), listen, connect, str(self.out(node))]
@@ -99,7 +100,7 @@ class Ring:
         self.running[node] = int(self.launcher.stdout.readline())
 
     def start_all(self, *others: Ring) -> None:
-        for node in range(NODES):
+        for node in range(self.nodes):
             self.start(node, *others)
 
     def log(self, node: int) -> Path:
@@ -172,7 +173,8 @@ def ring(tmp_path: Path, keys: Path, launcher: subprocess.Popen[str]) -> Iterato
             assert old in text
             text = text.replace(old, new)
         file.write_text(text)
-        made.append(Ring(folder, own_keys or keys, file, launcher))
+        nodes = int(text.partition("nodes: ")[2].partition("}")[0])
+        made.append(Ring(folder, own_keys or keys, file, launcher, nodes=nodes))
         return made[-1]
 
     yield make_ring

@@ -98,7 +98,7 @@ def test_so_do_all_others(ring: Callable[..., Any]) -> None:
 def _end_alike(rings: list[Any]) -> None:
     """Assert that nodes end with what simulations end with; a node's federations run one after the other."""
     first, *others = rings
-    nodes = range(len(first.ports))
+    nodes = range(first.nodes)
     first.start_all(*others)
     for one in rings:
         agreement = agree(load_config(one.file, []))

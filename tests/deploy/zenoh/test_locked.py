@@ -293,10 +293,10 @@ def test_keys_are_their_owner_s_alone_and_are_never_replaced(keys: Path, tmp_pat
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in keys.glob("*.key"))
     folder = _copied(keys, tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    added = make(folder, 6)
-    assert [path.name for path in added] == ["node-5.pem"]
+    added = make(folder, 10)
+    assert [path.name for path in added] == ["node-9.pem"]
     assert all((folder / name).read_bytes() == data for name, data in before.items())
-    credentials(folder, 5)
+    credentials(folder, 9)
 
 
 def _copied(keys: Path, parent: Path) -> Path:

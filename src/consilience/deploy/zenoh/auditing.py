@@ -64,6 +64,11 @@ class Audit:
             self._journal.refuse(other, line, self.round)
             LOG.warning("node %d: %s%s", self._number, "" if other == self._number else f"{other}: ", line)
 
+    def forget(self, node: int) -> None:
+        """A neighbour was started anew: what was refused before does not concern it any longer."""
+        with self._lock:
+            self._told[node] = _Told()
+
     def about(self, node: int) -> tuple[int, str]:
         """What a neighbour is told: the newest exchange of which something was refused, and why."""
         told = self._told[node]

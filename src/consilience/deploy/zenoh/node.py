@@ -119,6 +119,8 @@ class Node:
     def _answer(self, word: Word, new: bool) -> None:
         """Give a neighbour what its word asks for."""
         node = word.sender
+        if new:
+            self.audit.forget(node)
         self.audit.hear(word)
         given = word.wanted != NONE and self._link.send_again(node, word.wanted, word.missing)
         if new or (word.wanted != NONE and not given and self._at > word.wanted):
