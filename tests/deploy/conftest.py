@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from consilience.graphs import Star
 from consilience.graphs.base import Topology
 from consilience.learning.batches import Pool
 from consilience.testing import prepare
-from consilience.testing.federation import SIZES, Layout, simulation_of
+from consilience.testing.federation import SIZES, Layout, ragged_partition, simulation_of
 from consilience.types import State
 
 WORK = LocalWork(epochs=2, steps=None, batch_size=4, stragglers=0.5, lr_decay=0.9)
@@ -58,7 +58,7 @@ class Federation:
         """All clients."""
         return {
             number: self.site(number, file=None if folder is None else folder / f"{number}.safetensors")
-            for number in range(len(SIZES))
+            for number in range(self.terms.population)
         }
 
     def hub(self, **options: Any) -> Hub:
@@ -72,14 +72,16 @@ class Federation:
 
     def peers(self) -> dict[int, Peer]:
         """All nodes."""
-        return {number: self.peer(number) for number in range(len(SIZES))}
+        return {number: self.peer(number) for number in range(self.terms.population)}
 
     def simulated(self) -> list[State]:
         """The hub, or the nodes' states, after all rounds of the simulation."""
         for _ in range(self.simulation.round, self.terms.rounds):
             self.simulation.step(evaluate=False)
         only = tree.index(self.simulation.hub, 0)
-        return [tree.index(only, node) for node in range(len(SIZES))] if self.terms.graph else [only]
+        return (
+            [tree.index(only, node) for node in range(self.terms.population)] if self.terms.graph else [only]
+        )
 
 
 Federate = Callable[..., Federation]
@@ -90,10 +92,16 @@ def federate() -> Federate:
     """Gives the federation of an algorithm."""
 
     def made(
-        algorithm: Algorithm, topology: Topology | None = None, rounds: int = 3, participation: int = 100
+        algorithm: Algorithm,
+        topology: Topology | None = None,
+        rounds: int = 3,
+        participation: int = 100,
+        sizes: Sequence[int] = SIZES,
     ) -> Federation:
         subject = prepare(algorithm)
-        layout = Layout(topology or Star(), work=WORK, participation=participation)
+        layout = Layout(
+            topology or Star(), {0: ragged_partition(sizes)}, work=WORK, participation=participation
+        )
         simulation = simulation_of(subject, layout)
         world = simulation.world
         terms = Terms(
@@ -103,7 +111,7 @@ def federate() -> Federate:
             work=WORK,
             seed=0,
             rounds=rounds,
-            population=len(SIZES),
+            population=len(sizes),
             participation=participation,
             digest="0123456789abcdef" * 4,
             sums=world.blank_tally,

@@ -13,6 +13,7 @@ from consilience.deploy.carrying import InProcess, gossip
 from consilience.deploy.carrying import federate as carry
 from consilience.graphs import Ring, Star
 from consilience.testing import prepare
+from consilience.testing.federation import SIZES
 from consilience.transforms import TRANSFORMS
 from consilience.transforms.compressed import Compressed
 
@@ -63,9 +64,15 @@ def test_a_hub_and_its_sites_are_the_simulation_bit_for_bit(name, federate):
     assert (sum(hub.traffic.up.values()), sum(hub.traffic.down.values())) == counted(records)
 
 
+# Some nodes have no data: one hears nobody, one nobody but another, and of two that are neighbours each has
+# a neighbour beside the other of which only one of them knows that it has nothing to say.
+SOME_EMPTY = (0, 0, 4, 3, 0, 8)
+
+
 @pytest.mark.parametrize("name", AMONG_PEERS)
-def test_peers_are_the_simulation(name, federate):
-    place = federate(AMONG_PEERS[name], Ring())
+@pytest.mark.parametrize("sizes", [SIZES, SOME_EMPTY], ids=["all have data", "some have none"])
+def test_peers_are_the_simulation(name, sizes, federate):
+    place = federate(AMONG_PEERS[name], Ring(), sizes=sizes)
     peers, refused = place.peers(), []
     gossip(peers, lambda node, heard: refused.append(heard.refused))
     assert not any(refused)

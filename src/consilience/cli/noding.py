@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -105,6 +106,10 @@ def run_node(
     place = Place(credentials(keys, number), listen, connect)
     if not listen and not connect:
         raise UserError("a node that neither listens nor connects hears nobody: give --listen or --connect")
+    for option, endpoints in (("--listen", listen), ("--connect", connect)):
+        for where in endpoints:
+            if not re.fullmatch(r"tls/.+:\d+", where):
+                raise UserError(f"{option} {where} is no address like tls/10.0.0.7:7447")
     agreement = agree(load_config(file, overrides))
     own = agreement.dealt(number) if data is None else agreement.brought(own_data(data))
     logging.basicConfig(format="%(message)s")
@@ -165,4 +170,4 @@ def status_lines(found: dict[str, Any], now: float) -> list[str]:
         lines.append(f"  node {other}: {there}{where}, newest message {old}, {one['bytes']:,} bytes received")
     if found["waiting"]:
         lines.append(f"waiting for {', '.join(map(str, found['waiting']))}")
-    return lines
+    return [*lines, *found.get("trouble", [])]

@@ -98,6 +98,10 @@ def gossip(peers: Mapping[int, Peer], told: Callable[[int, Heard], None] = lambd
         peers: The nodes, by number.
         told: Called with a node and how an exchange went there.
     """
+    for _ in range(2):  # how many of its neighbours have data, a node knows once it has met them
+        for peer in peers.values():
+            for node in peer.neighbours:
+                peer.meet(node, peers[node].own.samples, peers[node].degree)
     while not all(peer.done for peer in peers.values()):
         said = {number: peer.speak() for number, peer in peers.items()}
         for number, peer in peers.items():

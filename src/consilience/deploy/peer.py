@@ -26,7 +26,7 @@ from consilience.exchange.address import Address
 from consilience.exchange.device import device_client
 from consilience.exchange.inbox import Arrival, make_inbox, screened
 from consilience.exchange.traffic import Traffic, times
-from consilience.graphs.base import mixing_of
+from consilience.graphs.base import degrees_of, mixing_of
 from consilience.types import Params, State
 
 
@@ -50,6 +50,8 @@ class _Progress:
     """The number of the exchange among those of the round, the setup's included."""
     samples: dict[int, int] = field(default_factory=dict)
     """How many rows others have said that they have."""
+    degrees: dict[int, int] = field(default_factory=dict)
+    """How many of their neighbours have data, as neighbours have said."""
     traffic: Traffic = field(default_factory=Traffic)
 
 
@@ -140,11 +142,29 @@ class Peer:
             phase.kept | phase.rebuilt | phase.private
         )
 
-    def meet(self, node: int, samples: int) -> None:
-        """Take note of how many rows a neighbour says it has; RefusedError where it has said otherwise."""
+    @property
+    def met(self) -> bool:
+        """Whether all neighbours have said how many rows they have."""
+        return all(node in self._now.samples for node in self.neighbours)
+
+    @property
+    def degree(self) -> int:
+        """How many neighbours have data, as far as they have said; the others are taken to have some."""
+        return sum(node not in self._silent for node in self.neighbours)
+
+    def meet(self, node: int, samples: int, degree: int | None = None) -> None:
+        """Take note of what a neighbour says of itself; RefusedError where it has said otherwise.
+
+        Args:
+            node: Who it is.
+            samples: How many rows it has.
+            degree: How many of its neighbours have data; None where it does not know yet.
+        """
         known = self._now.samples.setdefault(node, samples)
         if samples != known:
             raise RefusedError(f"it claims {samples} samples, and had {known}")
+        if degree is not None:
+            self._now.degrees[node] = degree
 
     def join(self, round_number: int) -> None:
         """Go on with a round that others are in, after an absence; the model stays as it was."""
@@ -157,11 +177,11 @@ class Peer:
     def speak(self) -> dict[int, bytes]:
         """Do the work of the exchange that runs, and return what to tell whom."""
         phase = self.terms.phase(self.address)
-        if phase.replies:
-            return self._reply(phase)
         self._upload = None
         if not self.own.samples:
             return {}  # it has nothing to say, and follows those whom it hears
+        if phase.replies:
+            return self._reply(phase)
         upload, memory = phase.local(self._client(), phase.broadcast(self.hub), self.memory)
         if not screen.sound(upload, memory):
             return {}
@@ -242,7 +262,11 @@ class Peer:
         heard = np.zeros((nodes, nodes), dtype=np.bool_)
         heard[self.number, senders] = True
         speaks = np.array([node not in self._silent for node in range(nodes)])
-        return torch.from_numpy(mixing_of(links, heard, speaks)[self.number, senders].copy())
+        degrees = degrees_of(links, speaks)
+        if not flooded:  # who has data two hops away, only the neighbours between know
+            for node, degree in self._now.degrees.items():
+                degrees[node] = degree
+        return torch.from_numpy(mixing_of(heard, degrees)[self.number, senders].copy())
 
     @property
     def _silent(self) -> frozenset[int]:
@@ -361,10 +385,9 @@ class Peer:
         self._last = named["last"]
         self._heard = {int(sender): state for sender, state in named["heard"].items()}
         values = json.loads(fields["progress"])
-        traffic, samples = Traffic.of(values.pop("traffic")), values.pop("samples")
-        self._now = _Progress(
-            **values, traffic=traffic, samples={int(node): count for node, count in samples.items()}
-        )
+        for counts in ("samples", "degrees"):
+            values[counts] = {int(node): count for node, count in values[counts].items()}
+        self._now = _Progress(**values | {"traffic": Traffic.of(values["traffic"])})
 
 
 def _numbers(terms: Terms, sums: Params) -> dict[str, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from consilience.errors import UserError
 from consilience.graphs import lazily as nx
 from consilience.sweeping import Sweepable
-from consilience.types import Booleans
+from consilience.types import Booleans, IntArray
 
 Adjacency = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 """[nodes, nodes] who (rows) hears whom (columns)."""
@@ -62,18 +62,28 @@ def metropolis(adjacency: Adjacency) -> Weights:
     return weights
 
 
-def mixing_of(links: Booleans, heard: Booleans, speaks: Booleans) -> Weights:
-    """[receivers, senders] Metropolis-Hastings weights; those of unheard neighbours are the node's own.
+def degrees_of(links: Booleans, speaks: Booleans) -> IntArray:
+    """[nodes] how many neighbours have something to say.
 
     Args:
         links: [receivers, senders] the neighbours.
-        heard: The same, who was heard, a node itself among them.
-        speaks: [nodes] who has data; the others count for no degree.
+        speaks: [nodes] who has data.
+    """
+    counts: IntArray = (links & speaks).sum(-1)
+    return counts
+
+
+def mixing_of(heard: Booleans, degrees: IntArray) -> Weights:
+    """[receivers, senders] Metropolis-Hastings weights; those of unheard neighbours are the node's own.
+
+    Args:
+        heard: [receivers, senders] who was heard, a node itself among them.
+        degrees: [nodes] how many neighbours of each have something to say, heard or not (`degrees_of`).
 
     A node that has nothing to say itself follows all whom it hears alike.
     """
-    own = np.eye(len(links), dtype=np.bool_)
-    others = np.where(heard & ~own, metropolis(links & speaks[:, None] & speaks), 0.0)
+    own = np.eye(len(heard), dtype=np.bool_)
+    others = (heard & ~own) / (1.0 + np.maximum.outer(degrees, degrees))
     mixing = others + own * (1 - others.sum(-1, keepdims=True))
     alike = heard / np.maximum(heard.sum(-1, keepdims=True), 1)
     chosen: Weights = np.where(heard.diagonal()[:, None], mixing, alike)

@@ -23,7 +23,7 @@ pytest.importorskip("cryptography", reason='needs pip install "consilience[zenoh
 from consilience.deploy.journal import read_lines, read_status
 from consilience.deploy.zenoh.certificates import make
 
-NODES = 4
+NODES, MOST = 4, 8
 PATIENCE = 90.0
 """Seconds after which something that should happen is not waited for any longer."""
 
@@ -32,6 +32,7 @@ method: fedavg
 data: mnist-sample
 model: {name: mlp, hidden: [4]}
 topology: {name: ring, nodes: 4}
+partition: {name: iid}
 rounds: 2
 local: {steps: 2, batch_size: 8}
 solver: {name: sgd, lr: 0.1}
@@ -44,7 +45,7 @@ deploy: {secret: seed, deadline: 60}
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
-    make(folder, NODES + 1)
+    make(folder, MOST + 1)
     return folder
 
 
@@ -61,13 +62,14 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass
 class Ring:
-    """Nodes on a ring, each of which connects to the next one."""
+    """Nodes on a ring, each of which connects to the next one; or on a complete graph, to all after it."""
 
     folder: Path
     keys: Path
     file: Path
     launcher: subprocess.Popen[str]
-    ports: list[int] = field(default_factory=lambda: free_ports(NODES))
+    ports: list[int] = field(default_factory=lambda: free_ports(MOST))
+    nodes: int = NODES
     doors: dict[int, int] = field(default_factory=dict)
     """Through which port a node reaches the next one, where that is not the next one's own."""
     running: dict[int, int] = field(default_factory=dict)
@@ -78,8 +80,14 @@ class Ring:
 
     def job(self, node: int) -> list[Any]:
         listen = [f"tls/127.0.0.1:{self.ports[node]}"]
-        door = self.doors.get(node, self.ports[(node + 1) % NODES])
-        return [str(self.file), node, str(self.keys), listen, [f"tls/127.0.0.1:{door}"], str(self.out(node))]
+        others = range(node + 1, self.nodes) if self.complete else [(node + 1) % self.nodes]
+        doors = [self.doors.get(node, self.ports[other]) for other in others]
+        connect = [f"tls/127.0.0.1:{door}" for door in doors]
+        return [str(self.file), node, str(self.keys), listen, connect, str(self.out(node))]
+
+    @property
+    def complete(self) -> bool:
+        return "name: complete" in self.file.read_text()
 
     def start(self, node: int, *others: Ring) -> None:
         """Start a node, of this federation and then of others."""
@@ -92,7 +100,7 @@ class Ring:
         self.running[node] = int(self.launcher.stdout.readline())
 
     def start_all(self, *others: Ring) -> None:
-        for node in range(NODES):
+        for node in range(self.nodes):
             self.start(node, *others)
 
     def log(self, node: int) -> Path:
@@ -154,7 +162,9 @@ def ring(tmp_path: Path, keys: Path, launcher: subprocess.Popen[str]) -> Iterato
     """Makes federations, whose processes end with the test."""
     made: list[Ring] = []
 
-    def make_ring(name: str = "ring", changes: dict[str, str] | None = None) -> Ring:
+    def make_ring(
+        name: str = "ring", changes: dict[str, str] | None = None, own_keys: Path | None = None
+    ) -> Ring:
         folder = tmp_path / name
         folder.mkdir()
         file = folder / "federation.yaml"
@@ -163,7 +173,8 @@ def ring(tmp_path: Path, keys: Path, launcher: subprocess.Popen[str]) -> Iterato
             assert old in text
             text = text.replace(old, new)
         file.write_text(text)
-        made.append(Ring(folder, keys, file, launcher))
+        nodes = int(text.partition("nodes: ")[2].partition("}")[0])
+        made.append(Ring(folder, own_keys or keys, file, launcher, nodes=nodes))
         return made[-1]
 
     yield make_ring

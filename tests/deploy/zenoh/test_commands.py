@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,9 +54,14 @@ def test_a_node_that_cannot_start_says_why(
 
     _refused(command("node", file), "a node needs FILE, --id")
     _refused(node(folder=tmp_path), "authority.pem is missing")
-    _refused(node(number=7), "node-7.pem is missing")
+    _refused(node(number=9), "node-9.pem is missing")
     _refused(node(), "neither listens nor connects")
-    _refused(node("--listen", "tcp/127.0.0.1:0"), "Unsupported protocol: tcp")
+    for wrong in ("tcp/127.0.0.1:0", "127.0.0.1:0", "tls/127.0.0.1", "tls/host:port"):
+        _refused(node("--listen", wrong), f"--listen {wrong} is no address like tls/10.0.0.7:7447")
+        _refused(node("--connect", wrong), f"--connect {wrong} is no address")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tls/127.0.0.1:{taken.getsockname()[1]}"
+        _refused(node("--listen", address), "Address already in use")
     _refused(node("--listen", "tls/127.0.0.1:0", "--data", "{name: nothing}"), "unknown data set")
     _refused(node("--listen", "tls/127.0.0.1:0", number=4), "there is no client 4")
     _refused(node("topology=star", "clients=4", "--listen", "tls/127.0.0.1:0"), "nodes need a graph")
@@ -75,6 +81,7 @@ def test_it_shows_how_things_stand(command: Run, tmp_path: Path) -> None:
             },
             "waiting": [1],
             "refusals": 5,
+            "trouble": ["tls/10.0.0.7:7447: nobody listens there"],
             "sent": 99_999,
             "test_accuracy": 0.75,
             "done": False,
@@ -82,9 +89,10 @@ def test_it_shows_how_things_stand(command: Run, tmp_path: Path) -> None:
     )
     code, said, _ = command("node", "--status", tmp_path)
     assert code == 0
-    first, second, one, three, waiting = said.splitlines()
+    first, second, one, three, waiting, trouble = said.splitlines()
     assert first == "node 2 of run 0123: round 5 of 9, test_accuracy 0.750"
     assert "99,999 bytes sent, 5 refused" in second
     assert one == "  node 1: there, round 5, newest message 0 rounds old, 1,234 bytes received"
     assert three == "  node 3: away, round 3, newest message 2 rounds old, 56 bytes received"
     assert waiting == "waiting for 1"
+    assert trouble == "tls/10.0.0.7:7447: nobody listens there"

@@ -20,6 +20,7 @@ from consilience.deploy.zenoh.link import Link
 from consilience.deploy.zenoh.locked import FRAME, PIECE, session_config, spoken, token
 from consilience.deploy.zenoh.mailbox import Mailbox
 from consilience.deploy.zenoh.parcels import cut
+from consilience.deploy.zenoh.words import WORD, Word
 from consilience.errors import UserError
 
 Until = Callable[[Callable[[], object]], None]
@@ -101,16 +102,37 @@ def test_a_valid_certificate_speaks_under_its_own_name_alone(
     assert not listener.refused
 
 
-def test_who_speaks_under_another_name_is_noticed(listener: Listener, keys: Path, wait_until: Until) -> None:
+def test_who_is_connected_and_not_heard_is_noticed(listener: Listener, keys: Path, wait_until: Until) -> None:
+    link, run = listener.link, listener.terms.run
     with lawless(listener, 3, credentials(keys, 3)) as session:
-        lying = session.liveliness().declare_token(token(listener.terms.run, 1, 7))
-        wait_until(lambda: listener.link.silent(0.3) == [3])
-        honest = session.liveliness().declare_token(token(listener.terms.run, 3, 7))
-        wait_until(lambda: not listener.link.silent(0.3))
+        lying = session.liveliness().declare_token(token(run, 1, 7))
+        wait_until(lambda: "another name" in link.silent(0.3).get(3, ""))
+        honest = session.liveliness().declare_token(token(run, 3, 7))
+        wait_until(lambda: "says nothing" in link.silent(0.3).get(3, ""))
+        word = Word(3, 0, 7, samples=1, round=0, at=0, first=0, degree=2, ends=0)
+        session.put(spoken(run, 3, 0, WORD), word.encode(listener.terms))
+        wait_until(lambda: not link.silent(0.3))
         lying.undeclare()
         honest.undeclare()
-    wait_until(lambda: not listener.link.silent(0.0))
+    wait_until(lambda: not link.linked)
+    assert not link.silent(0.0)
     assert listener.seen == [3]
+    assert not listener.refused
+
+
+def test_a_word_under_the_own_name_that_names_another_is_refused(
+    listener: Listener, keys: Path, wait_until: Until
+) -> None:
+    run = listener.terms.run
+    with lawless(listener, 3, credentials(keys, 3)) as session:
+        kept = session.liveliness().declare_token(token(run, 3, 7))
+        wait_until(lambda: listener.seen)
+        word = Word(1, 0, 7, samples=1, round=0, at=0, first=0, degree=2, ends=0)
+        session.put(spoken(run, 3, 0, WORD), word.encode(listener.terms))
+        wait_until(lambda: listener.refused)
+        kept.undeclare()
+    assert listener.refused == [(3, "its word is by 1 for 0")]
+    assert listener.mailbox.neighbours[1].word is None
 
 
 def test_a_message_of_many_pieces_arrives_and_can_be_had_again(
@@ -271,10 +293,10 @@ def test_keys_are_their_owner_s_alone_and_are_never_replaced(keys: Path, tmp_pat
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in keys.glob("*.key"))
     folder = _copied(keys, tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    added = make(folder, 6)
-    assert [path.name for path in added] == ["node-5.pem"]
+    added = make(folder, 10)
+    assert [path.name for path in added] == ["node-9.pem"]
     assert all((folder / name).read_bytes() == data for name, data in before.items())
-    credentials(folder, 5)
+    credentials(folder, 9)
 
 
 def _copied(keys: Path, parent: Path) -> Path:

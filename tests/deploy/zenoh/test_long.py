@@ -129,3 +129,35 @@ def test_kills_at_any_instant_change_nothing_where_all_must_be_heard(
         assert found is not None
         expected, got = tree.flatten(tree.index(hubs, node)), tree.flatten(found[0]["hub"])
         assert max(float((expected[name] - got[name]).abs().max()) for name in expected) < 1e-11
+
+
+def test_nobody_but_neighbours_is_heard(ring: Callable[..., Any]) -> None:
+    one = ring(changes={"rounds: 2": "rounds: 100", "nodes: 4": "nodes: 8"})
+    one.start_all()
+    assert [one.ended(node) for node in range(8)] == [0] * 8
+    for node in range(8):
+        around = sorted({(node - 1) % 8, node, (node + 1) % 8})
+        assert [line["heard"] for line in one.metrics(node)] == [around] * 100
+        assert not one.refusals(node)
+
+
+def test_nodes_do_not_grow(ring: Callable[..., Any], wait_until: Until) -> None:
+    one = ring(changes={"rounds: 2": "rounds: 100000", "hidden: [4]": "hidden: [157]"})  # 1 MB a message
+    one.start_all()
+
+    def held() -> list[tuple[int, int]]:
+        """The memory (kB) and descriptors of every node."""
+        found = []
+        for number in one.running.values():
+            status = Path(f"/proc/{number}/status").read_text()
+            descriptors = len(list(Path(f"/proc/{number}/fd").iterdir()))
+            found.append((int(status.partition("VmRSS:")[2].split()[0]), descriptors))
+        return found
+
+    wait_until(lambda: all(one.round(node) >= 50 for node in range(4)))
+    before = held()
+    for rounds in range(100, 301, 50):
+        wait_until(lambda rounds=rounds: all(one.round(node) >= rounds for node in range(4)))
+    for (memory, descriptors), (memory_later, descriptors_later) in zip(before, held(), strict=True):
+        assert memory_later <= 1.05 * memory
+        assert descriptors_later <= descriptors + 2  # a file that is being written

@@ -20,7 +20,7 @@ from consilience.deploy.zenoh.parcels import LABEL, Label, cut, read_label
 from consilience.deploy.zenoh.words import Word, read_word, size_of
 
 DATA = bytes(random.Random(0).randbytes(2 * PIECE + 17))
-WORD = Word(sender=1, receiver=0, incarnation=5, samples=30, round=2, at=4, first=0, degree=2)
+WORD = Word(sender=1, receiver=0, incarnation=5, samples=30, round=2, at=4, first=0, degree=2, ends=9)
 
 
 @pytest.fixture
@@ -162,6 +162,7 @@ def test_words_arrive_as_they_were_said(terms: Terms) -> None:
         ({"sender": 3}, "by 3"),
         ({"receiver": 2}, "for 2"),
         ({"degree": 3}, "neighbours"),
+        ({"degree": -2}, "neighbours"),
         ({"round": 10}, "round 10 of 9"),
         ({"first": -1}, "round"),
     ],

@@ -34,19 +34,37 @@ class Credentials:
     certificate: Path
     key: Path
     ends: datetime.datetime
-    """When the certificate expires."""
+    """When the certificate expires, or the authority's, whichever is first."""
 
     def warning(self) -> str | None:
-        """A line where the certificate is about to expire."""
-        left = self.ends - _now()
+        """A line where the certificate is about to expire, or has expired."""
+        left = self.ends - now()
+        if left < datetime.timedelta(0):
+            return (
+                f"{self.certificate} has expired ({self.ends:%Y-%m-%d %H:%M} UTC) and connections are "
+                "closed; put another in its place, and the node goes on"
+            )
         return f"{self.certificate} expires on {self.ends:%Y-%m-%d}" if left < WARNED else None
+
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """What tells whether the files are other ones than before."""
+        return tuple(map(_stamp, (self.authority, self.certificate, self.key)))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def make(folder: Path, nodes: int, *, days: float = 365.0) -> list[Path]:
     """Make an authority, and a key and a certificate for every node; return the certificates.
 
     The authority is for tests and trials: whoever has its key can be any node. An authority that is there
-    already is used again, so that nodes can be added; nothing that is there is replaced.
+    already is used again, so that nodes can be added; nothing that is there is replaced. A key without a
+    certificate gets one, which is how one that expires is renewed.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     signer, issuer = _authority(folder, days)
@@ -55,7 +73,8 @@ def make(folder: Path, nodes: int, *, days: float = 365.0) -> list[Path]:
         name, path = name_of(node), folder / f"{name_of(node)}.pem"
         if path.exists():
             continue
-        key = ec.generate_private_key(ec.SECP256R1())
+        secret = folder / f"{name}.key"
+        key = _read_key(secret) if secret.exists() else ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         unsigned = (
             _blank(name, days)
@@ -65,7 +84,8 @@ def make(folder: Path, nodes: int, *, days: float = 365.0) -> list[Path]:
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         )
-        _write_key(folder / f"{name}.key", key)
+        if not secret.exists():
+            _write_key(secret, key)
         path.write_bytes(unsigned.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         made.append(path)
     return made
@@ -76,7 +96,7 @@ def _authority(folder: Path, days: float) -> tuple[ec.EllipticCurvePrivateKey, x
     if path.exists():
         if not secret.exists():
             raise UserError(f"{secret} is missing: only who has it can add nodes to {path}")
-        return _read_key(secret), _read(path)
+        return _read_key(secret), _read(path)[0]
     key = ec.generate_private_key(ec.SECP256R1())
     unsigned = (
         _blank("consilience test authority", days)
@@ -91,8 +111,8 @@ def _authority(folder: Path, days: float) -> tuple[ec.EllipticCurvePrivateKey, x
 
 
 def _blank(name: str, days: float) -> x509.CertificateBuilder:
-    begins = _now() - datetime.timedelta(hours=1)  # clocks differ
-    ends = _now() + datetime.timedelta(days=days)
+    begins = now() - datetime.timedelta(hours=1)  # clocks differ
+    ends = now() + datetime.timedelta(days=days)
     return (
         x509.CertificateBuilder()
         .subject_name(_called(name))
@@ -106,7 +126,8 @@ def _called(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _now() -> datetime.datetime:
+def now() -> datetime.datetime:
+    """The time, with its zone."""
     return datetime.datetime.now(datetime.UTC)
 
 
@@ -124,38 +145,51 @@ def credentials(folder: Path, node: int) -> Credentials:
     for path in paths:
         if not path.is_file():
             raise UserError(f"{path} is missing; a node does not start without (consilience certificates)")
-    authority, own, key = _read(paths[0]), _read(paths[1]), _read_key(paths[2])
+    authorities, own, key = _read(paths[0]), _read(paths[1])[0], _read_key(paths[2])
     if stat.S_IMODE(paths[2].stat().st_mode) & 0o077:
         raise UserError(f"{paths[2]} can be read by others: chmod 600 {paths[2]}")
     if own.public_key() != key.public_key():
         raise UserError(f"{paths[2]} is not the key of {paths[1]}")
-    try:
-        own.verify_directly_issued_by(authority)
-    except (InvalidSignature, ValueError, TypeError):
-        raise UserError(f"{paths[1]} was not issued by {paths[0]}") from None
-    for path, one in ((paths[0], authority), (paths[1], own)):
-        if not one.not_valid_before_utc <= _now() <= one.not_valid_after_utc:
+    issuer = next((one for one in authorities if _issued(own, one)), None)
+    if issuer is None:
+        raise UserError(f"{paths[1]} was not issued by {paths[0]}")
+    for path, one in ((paths[0], issuer), (paths[1], own)):
+        if not one.not_valid_before_utc <= now() <= one.not_valid_after_utc:
             span = (
                 f"{one.not_valid_before_utc:%Y-%m-%d %H:%M} to {one.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
             )
             raise UserError(f"{path} is valid from {span}, which is not now")
-    names = [str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    names = names_in(own)
     if names != [name_of(node)]:
         raise UserError(f"{paths[1]} is of {', '.join(names) or 'nobody'}, not of {name_of(node)}")
-    return Credentials(*paths, ends=own.not_valid_after_utc)
+    return Credentials(*paths, ends=min(own.not_valid_after_utc, issuer.not_valid_after_utc))
 
 
-def _read(path: Path) -> x509.Certificate:
+def names_in(certificate: x509.Certificate) -> list[str]:
+    """What a certificate calls its owner."""
+    return [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+
+
+def _issued(one: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except ValueError:
+        one.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+def _read(path: Path) -> list[x509.Certificate]:
+    """The certificates in a file: an authority's has two while one takes the place of the other."""
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError):
         raise UserError(f"{path} is not a certificate") from None
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except (ValueError, TypeError):
+    except (OSError, ValueError, TypeError):
         raise UserError(f"{path} is not a private key without a password") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UserError(f"{path} is not a key on an elliptic curve")

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -64,12 +65,14 @@ class Link:
         self._terms, self._number, self._neighbours = terms, number, neighbours
         self._mailbox, self._refuse, self._heard, self._seen = mailbox, refuse, heard, seen
         self._incarnation = incarnation
-        self._config = session_config(
-            terms.run, number, neighbours, keys, listen=listen, connect=connect, lease=lease
+        self._config = partial(
+            session_config, terms.run, number, neighbours, listen=listen, connect=connect, lease=lease
         )
+        self._keys = keys
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._said: dict[int, dict[int, Pieces]] = {}
         self._linked: dict[int, float] = {}
+        self._astray = set[int]()  # neighbours that are in another run
         self._lock = threading.Lock()
         self._open = ExitStack()
         self._ended = threading.Event()
@@ -77,12 +80,9 @@ class Link:
         """The bytes that were handed to Zenoh; what goes to all neighbours counts once."""
 
     def __enter__(self) -> Link:
-        try:
-            self._session = zenoh.open(zenoh.Config.from_json5(self._config))
-        except zenoh.ZError as error:
-            raise UserError(f"Zenoh does not start: {_first(error)}") from None
+        self._session = self._opened()
         with ExitStack() as opening:
-            opening.callback(self._session.close)
+            opening.callback(self._close)
             self._declare()
             worker = threading.Thread(target=self._work, name="sending", daemon=True)
             worker.start()
@@ -96,6 +96,26 @@ class Link:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
+
+    def _opened(self) -> zenoh.Session:
+        try:
+            return zenoh.open(zenoh.Config.from_json5(self._config(self._keys)))
+        except zenoh.ZError as error:
+            raise UserError(f"Zenoh does not start: {_first(error)}") from None
+
+    def _close(self) -> None:
+        close: Callable[[], None] = self._session.close
+        close()
+
+    def renew(self, keys: Credentials) -> None:
+        """Go on with other credentials: connections are made anew, and neighbours see the node come back."""
+        self._keys = keys
+        self._close()
+        with self._lock:
+            self._linked.clear()
+        self._mailbox.alone()
+        self._session = self._opened()
+        self._declare()
 
     def _declare(self) -> None:
         """Listen to all neighbours, and only then be seen: who sees this node may speak at once."""
@@ -128,15 +148,33 @@ class Link:
                 name or event.link.dst, "it is connected, and is no neighbour: nothing of it is heard"
             )
 
-    def silent(self, seconds: float) -> list[int]:
-        """The neighbours that have been connected for so long, and have not shown that they are alive.
+    @property
+    def linked(self) -> set[int]:
+        """The neighbours that are connected, whatever they say."""
+        with self._lock:
+            return set(self._linked)
 
-        Whoever uses their certificates speaks under another name, which access control drops without a word.
+    def silent(self, seconds: float) -> dict[int, str]:
+        """The neighbours that have been connected for so long without being heard, and what is known of them.
+
+        Access control drops what they say under another name, or in keys that this node does not hear,
+        without a word: that nothing comes is all that can be noticed.
         """
         with self._lock:
-            since = {node: time.monotonic() - begun for node, begun in self._linked.items()}
-        tokens = {node: one.tokens for node, one in self._mailbox.neighbours.items()}
-        return [node for node, passed in since.items() if passed >= seconds and not tokens[node]]
+            linked = dict(self._linked)
+        found = {}
+        for node, begun in linked.items():
+            known = self._mailbox.neighbours[node]
+            if time.monotonic() - max(begun, known.left) < seconds:
+                continue  # it has not had the time yet, or is about to go
+            if node not in self._astray and not known.tokens:
+                found[node] = (
+                    "it is connected, and nothing of it passes: it speaks under another name, or has another "
+                    "graph"
+                )
+            elif known.tokens and not known.alive:
+                found[node] = "it is connected and there, and says nothing that passes"
+        return found
 
     def _lives(self, sample: zenoh.Sample) -> None:
         _, run, node, _, incarnation = str(sample.key_expr).split("/")
@@ -144,6 +182,7 @@ class Link:
             return
         if run != self._terms.run:
             if sample.kind == zenoh.SampleKind.PUT:
+                self._astray.add(int(node))
                 self._refuse(int(node), f"it is in another run ({run[:32]!r}): its configuration differs")
         elif sample.kind == zenoh.SampleKind.PUT:
             self._mailbox.appear(int(node), int(incarnation))

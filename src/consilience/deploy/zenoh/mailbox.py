@@ -17,6 +17,7 @@ from consilience.deploy.zenoh.words import NONE, Word
 AHEAD = 2
 """How many rounds those who come back may be ahead: they begin after the farthest neighbour's round."""
 
+OVER = "is of an incarnation that is over: a newer node has the same id"
 REMEMBERED = 4
 """The number of exchanges for which it is remembered what came."""
 
@@ -27,6 +28,8 @@ class Neighbour:
 
     tokens: set[int] = field(default_factory=set)
     """The incarnations of it that are connected."""
+    left: float = 0.0
+    """When one of them was last gone."""
     word: Word | None = None
     """The newest that it has said about itself."""
     at: int = NONE
@@ -95,6 +98,14 @@ class Mailbox:
         """A neighbour is no longer connected, or an old incarnation of it."""
         with self.changed:
             self.neighbours[node].tokens.discard(incarnation)
+            self.neighbours[node].left = time.monotonic()
+            self.changed.notify_all()
+
+    def alone(self) -> None:
+        """Nobody is connected any longer, as far as this node can see."""
+        with self.changed:
+            for one in self.neighbours.values():
+                one.tokens.clear()
             self.changed.notify_all()
 
     def tell(self, word: Word) -> bool:
@@ -103,7 +114,7 @@ class Mailbox:
             known = self.neighbours[word.sender]
             before = known.word
             if before is not None and word.incarnation < before.incarnation:
-                raise RefusedError("its word is of an incarnation that is over")
+                raise RefusedError(f"its word {OVER}")
             new = before is None or word.incarnation > before.incarnation
             if new:
                 known.at, known.passed = NONE, set()
@@ -122,7 +133,7 @@ class Mailbox:
             if label.number != number:
                 raise RefusedError(f"a piece of exchange {label.number} came as one of {number}")
             if known.word is not None and label.incarnation < known.word.incarnation:
-                raise RefusedError("a piece is of an incarnation that is over")
+                raise RefusedError(f"its message {OVER}")
             known.at = max(known.at, number)
             if self._had.get((node, number)) == label.digest:
                 return  # it was asked for again, and then came twice

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from consilience.config import Config
@@ -16,12 +15,15 @@ from consilience.deploy.peer import Heard, Peer
 from consilience.deploy.secret import secret_of
 from consilience.deploy.site import Own
 from consilience.deploy.terms import RefusedError
-from consilience.deploy.zenoh.certificates import Credentials
+from consilience.deploy.zenoh.auditing import Audit
+from consilience.deploy.zenoh.certificates import Credentials, name_of
 from consilience.deploy.zenoh.conditions import check
 from consilience.deploy.zenoh.keeping import PEER_FILE, load_said, save_said
 from consilience.deploy.zenoh.link import Link
 from consilience.deploy.zenoh.locked import LEASE
 from consilience.deploy.zenoh.mailbox import Mailbox
+from consilience.deploy.zenoh.reaching import Scout
+from consilience.deploy.zenoh.renewing import Renewal
 from consilience.deploy.zenoh.standing import carried, scores_of, standing
 from consilience.deploy.zenoh.words import NONE, Word
 from consilience.experiment.weights import save_weights
@@ -35,8 +37,8 @@ GRACE = 1.0
 """Seconds that a node waits for more neighbours before it joins a federation that has begun."""
 SILENCE = 5.0
 """Seconds for which a neighbour may be connected before it shows that it is alive."""
-REPEATED = 20
-"""How often the same refusal is written down; after that it is counted."""
+ANEW = 60.0
+"""Seconds after which it is looked again why a neighbour is not there."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,6 @@ class Place:
     listen: Sequence[str] = ()
     connect: Sequence[str] = ()
     lease: float = LEASE
-
-
-@dataclass
-class _Told:
-    """What a node has to tell a neighbour in its next word."""
-
-    passed: int = NONE
-    refused: int = NONE
-    reason: str = ""
-    lines: dict[str, int] = field(default_factory=dict)
-    """How often something of it was refused, by reason."""
 
 
 class Node:
@@ -87,26 +78,24 @@ class Node:
             file=folder / PEER_FILE,
             staleness=staleness,
         )
-        self._told = {node: _Told() for node in self.peer.neighbours}
-        self._lines: dict[tuple[str, str], int] = {}
-        self._auditing = threading.Lock()
-        self.refusals = 0
-        """How often something was refused."""
+        self._passed = dict.fromkeys(self.peer.neighbours, NONE)  # where there was nothing to say, to whom
+        self.audit = Audit(self.journal, number, self.peer.neighbours)
         self.mailbox = Mailbox(self.peer.neighbours, waits=staleness is None)
         self._incarnation = int(time.time())
         self._first = self._at = self.peer.exchange
         self._round = self.peer.round
         self._scores: dict[str, float] = {}
-        self._silent = set[int]()  # the neighbours of whom it was written down that nothing passes
-        self._warned = False
+        self._silent = set[tuple[int, str]]()  # of whom it was written down that nothing passes
+        self._gathered = False
         self._stood = 0.0  # when it was last written down how things stand
+        self._sought = time.monotonic() + SILENCE - ANEW  # when it was last looked why somebody is not there
         self._link = Link(
             terms,
             number,
             self.peer.neighbours,
             place.keys,
             self.mailbox,
-            refuse=self._refuse,
+            refuse=self.audit.refuse,
             heard=self._answer,
             seen=self._greet,
             listen=place.listen,
@@ -115,41 +104,30 @@ class Node:
             lease=place.lease,
         )
 
-    # What Zenoh's threads ask for.
+        self._renewal = Renewal(place.keys, number, note=self.audit.note, renew=self._link.renew)
+        self._scout = Scout(place.connect, self._say)
 
-    def _refuse(self, other: int | str, reason: str) -> None:
-        """Write down that something was refused, and have it told to whom it concerns."""
-        with self._auditing:
-            self.refusals += 1
-            count = self._lines[str(other), reason] = self._lines.get((str(other), reason), 0) + 1
-            if count <= REPEATED:
-                more = "; more of this is counted, not written down" if count == REPEATED else ""
-                self.journal.refuse(other, reason + more, self._round)
-                LOG.warning("node %d: %s is refused: %s", self.number, other, reason)
-            told = self._told.get(other) if isinstance(other, int) else None
-            if told is not None:
-                told.refused, told.reason = self._at, reason
+    # What Zenoh's threads ask for.
 
     def _greet(self, node: int) -> None:
         self._link.tell(self._word(node))
 
     def _greet_all(self) -> None:
-        for node in self._told:
+        for node in self._passed:
             self._greet(node)
 
     def _answer(self, word: Word, new: bool) -> None:
         """Give a neighbour what its word asks for."""
-        told, node = self._told[word.sender], word.sender
-        if word.refused != NONE and word.reason and told.lines.get(word.reason) != word.refused:
-            told.lines[word.reason] = word.refused
-            with self._auditing:
-                self.journal.refuse(node, f"it has refused what this node said: {word.reason}", self._round)
+        node = word.sender
+        if new:
+            self.audit.forget(node)
+        self.audit.hear(word)
         given = word.wanted != NONE and self._link.send_again(node, word.wanted, word.missing)
         if new or (word.wanted != NONE and not given and self._at > word.wanted):
             self._link.tell(self._word(node))
 
     def _word(self, node: int, wanted: int = NONE) -> Word:
-        told = self._told[node]
+        refused, reason = self.audit.about(node)
         return Word(
             sender=self.number,
             receiver=node,
@@ -158,19 +136,19 @@ class Node:
             round=self._round,
             at=self._at,
             first=self._first,
-            degree=len(self._told),
-            passed=told.passed,
+            degree=self.peer.degree if self._gathered or self.peer.met else NONE,
+            ends=int(self._renewal.keys.ends.timestamp()),
+            passed=self._passed[node],
             wanted=wanted,
             missing=() if wanted == NONE else self.mailbox.missing(node, wanted),
-            refused=told.refused,
-            reason=told.reason,
+            refused=refused,
+            reason=reason,
         )
 
     # The rounds.
 
     def run(self) -> Peer:
         """Go through all rounds that are left, and return the peer as it then is."""
-        self._warn()
         self._bring_back()
         self._turn()
         with self._link:
@@ -199,7 +177,7 @@ class Node:
         self._link.send(number, everybody=not phase.replies)
         for node in peer.partners():
             if node not in said:
-                self._told[node].passed = number
+                self._passed[node] = number
                 self._greet(node)
         if not self.mailbox.waits:
             return self._hear(self._newest(number))
@@ -221,20 +199,23 @@ class Node:
             if node in arrived:
                 self.mailbox.neighbours[node].heard = arrived[node][0]
         for node, reason in heard.refused.items():
-            self._refuse(node, reason)
+            self.audit.refuse(node, reason)
             self._greet(node)
         self._turn()
         return heard
 
     def _meet(self) -> None:
-        """Let the peer know how much data its neighbours say they have."""
+        """Let the peer know how much data its neighbours have, and theirs; tell them where that is news."""
+        before = self.peer.met, self.peer.degree
         for node, known in self.mailbox.neighbours.items():
             word = known.word
             try:
                 if word is not None:
-                    self.peer.meet(node, word.samples)
+                    self.peer.meet(node, word.samples, None if word.degree == NONE else word.degree)
             except RefusedError as error:
-                self._refuse(node, str(error))
+                self.audit.refuse(node, str(error))
+        if before != (self.peer.met, self.peer.degree):
+            self._greet_all()
 
     def _wait(self, number: int, *, silent: bool) -> bool:
         """Wait for the messages of an exchange; return False where the node has joined a later round."""
@@ -254,7 +235,7 @@ class Node:
                 now = time.monotonic()
                 if now >= deadline and enough and not everybody:
                     for node in missing:
-                        self._refuse(
+                        self.audit.refuse(
                             node, f"its message of exchange {number} has not come before the deadline"
                         )
                     return True
@@ -267,7 +248,7 @@ class Node:
 
     def _ask(self, number: int, missing: Sequence[int]) -> None:
         """Tell those of whom nothing has come for a while how far this node is, and what it misses."""
-        for node in missing or self._told:
+        for node in missing or self._passed:
             known = self.mailbox.neighbours[node]
             if time.monotonic() - known.moved >= PATIENCE:
                 self._link.tell(self._word(node, number))
@@ -285,11 +266,12 @@ class Node:
     def _turn(self) -> None:
         """Turn to the exchange in which the peer is."""
         self._at, self._round = self.peer.exchange, self.peer.round
+        self.audit.exchange, self.audit.round = self._at, self._round
         self.mailbox.turn({} if self.peer.done else self.peer.expected())
 
     def _quorum(self) -> int:
         """How many must be heard, the node itself among them, before an exchange ends."""
-        quorum, everybody = self._config.deploy.quorum, 1 + len(self._told)
+        quorum, everybody = self._config.deploy.quorum, 1 + len(self._passed)
         if quorum == "all":
             return everybody
         return min(everybody, quorum if isinstance(quorum, int) else -int(-quorum * everybody // 1))
@@ -301,9 +283,11 @@ class Node:
         met: float | None = None
         greeted = 0.0
         while True:
+            self._meet()
             with box.changed:
                 there = {node: one.word for node, one in box.neighbours.items() if one.alive}
-                if len(there) == len(self._told):
+                ready = [word for word in there.values() if word is not None and word.degree != NONE]
+                if len(ready) == len(self._passed):
                     break
                 begun = self._at > 0 or any(word is not None and word.at > 0 for word in there.values())
                 met = met or (time.monotonic() if there else None)
@@ -314,7 +298,9 @@ class Node:
             if time.monotonic() - greeted >= TICK:
                 greeted = time.monotonic()
                 self._greet_all()
-                self._stand([node for node in self._told if node not in there])
+                self._stand([node for node in self._passed if node not in there])
+        self._gathered = True
+        self._meet()
         lead = box.lead(self._at, self._round)
         if lead is not None and not everybody:
             self._join(lead + 1)
@@ -343,15 +329,7 @@ class Node:
             self._link.keep(before, said)
             self._first = before
 
-    def _warn(self) -> None:
-        """Say once that the certificate is about to expire; connections are closed when it does."""
-        warning = self._place.keys.warning()
-        if warning and not self._warned:
-            self._warned = True
-            LOG.warning("node %d: %s", self.number, warning)
-
     def _note(self, round_number: int, seconds: float, heard: Heard | None) -> None:
-        self._warn()
         every = self._config.evaluate.every
         if (round_number + 1) % every == 0 or self.peer.done:
             self._scores = scores_of(self.agreement, self.peer)
@@ -368,11 +346,39 @@ class Node:
     def _stand(self, waiting: Sequence[int] = ()) -> None:
         """Write down how things stand."""
         self._stood = time.monotonic()
-        for node in set(self._link.silent(SILENCE)) - self._silent:
-            self._silent.add(node)
-            self._refuse(node, "it is connected, and nothing of it passes: it speaks under another name")
-        counts = {"refusals": self.refusals, "sent": self._link.sent}
-        self.journal.stand({**standing(self.peer, self.mailbox, waiting), **counts, **self._scores})
+        if not self.peer.done:
+            self._look_around()
+        found = {"refusals": self.audit.count, "sent": self._link.sent, "trouble": list(self._scout.lines)}
+        self.journal.stand({**standing(self.peer, self.mailbox, waiting), **found, **self._scores})
+
+    def _look_around(self) -> None:
+        """Notice what nobody tells: neighbours of whom nothing passes, certificates, who is not connected."""
+        for node, line in self._link.silent(SILENCE).items():
+            if (node, line) not in self._silent:
+                self._silent.add((node, line))
+                self.audit.refuse(node, line)
+                self._greet(node)
+        words = [one.word for one in self.mailbox.neighbours.values() if one.word is not None]
+        self._renewal.look(words, self._link.linked)
+        self._seek()
+
+    def _say(self, line: str, refused: bool) -> None:
+        if refused:
+            self.audit.note(self.number, line)
+        else:
+            LOG.warning("node %d: %s", self.number, line)
+
+    def _seek(self) -> None:
+        """Have a look now and then why neighbours are not connected."""
+        missing = sorted(set(self._passed) - self._link.linked)
+        if not missing:
+            self._scout.rest()
+            self._sought = time.monotonic() + SILENCE - ANEW
+        elif time.monotonic() - self._sought >= ANEW:
+            self._sought = time.monotonic()
+            self._scout.look(
+                self._renewal.keys, [name_of(one) for one in self._passed], [name_of(one) for one in missing]
+            )
 
     def _finish(self) -> None:
         peer, arm = self.peer, self.agreement.arm

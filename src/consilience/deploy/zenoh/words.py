@@ -21,6 +21,8 @@ WORD = "word"
 NONE = -1
 ASKED = 64
 """How many missing pieces a word names at most; the next word names others."""
+LATEST = 253_402_300_799
+"""The last second of the year 9999, beyond which no date is written."""
 TEXT = 160
 """How many characters a reason has at most."""
 
@@ -40,7 +42,9 @@ class Word:
     first: int
     """The first exchange in which it speaks: it is not waited for in any before."""
     degree: int
-    """How many neighbours it has."""
+    """How many of its neighbours have data; NONE until it has met them."""
+    ends: int
+    """When its certificate expires, in seconds."""
     passed: int = NONE
     """The newest exchange in which it has nothing to say to the receiver."""
     wanted: int = NONE
@@ -66,6 +70,7 @@ class Word:
             self.at,
             self.first,
             self.degree,
+            self.ends,
             self.passed,
             self.wanted,
             self.refused,
@@ -88,7 +93,7 @@ def _bytes(data: bytes) -> Tensor:
 
 
 def _form(terms: Terms) -> tree.Schema:
-    return tree.Schema.of(read(Word(0, 0, 0, 0, 0, 0, 0, 0).encode(terms))[0])
+    return tree.Schema.of(read(Word(0, 0, 0, 0, 0, 0, 0, 0, 0).encode(terms))[0])
 
 
 def size_of(terms: Terms) -> int:
@@ -107,7 +112,7 @@ def read_word(data: bytes, terms: Terms, sender: int, receiver: int) -> Word:
         raise RefusedError(f"its word is by {header.sender} for {header.receiver}")
     if header.run != terms.run or _text(state, "terms") != bytes.fromhex(terms.digest):
         raise RefusedError("it has other terms")
-    incarnation, at, first, degree, passed, wanted, refused = state["word"]["numbers"].tolist()
+    incarnation, at, first, degree, ends, passed, wanted, refused = state["word"]["numbers"].tolist()
     word = Word(
         sender,
         receiver,
@@ -117,6 +122,7 @@ def read_word(data: bytes, terms: Terms, sender: int, receiver: int) -> Word:
         at,
         first,
         degree,
+        ends,
         passed,
         wanted,
         tuple(int(one) for one in state["word"]["missing"] if one >= 0),
@@ -127,8 +133,10 @@ def read_word(data: bytes, terms: Terms, sender: int, receiver: int) -> Word:
         ).strip(),
     )
     assert terms.adjacency is not None
-    if degree != int(terms.adjacency[sender].sum()):
-        raise RefusedError(f"it has {degree} neighbours, and the terms give it another number")
+    if not NONE <= degree <= int(terms.adjacency[sender].sum()):
+        raise RefusedError(f"it has {degree} neighbours with data, more than it has neighbours at all")
+    if not 0 <= ends <= LATEST:
+        raise RefusedError("its certificate ends at a time that cannot be")
     if word.round > terms.rounds or not first >= 0:
         raise RefusedError(f"its word is of round {word.round} of {terms.rounds}")
     return word

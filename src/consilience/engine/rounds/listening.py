@@ -12,7 +12,7 @@ from consilience import tree
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.told import Told
 from consilience.engine.world import World
-from consilience.graphs.base import mixing_of
+from consilience.graphs.base import degrees_of, mixing_of
 from consilience.transfer import to_device
 from consilience.types import Booleans, Floats, State
 
@@ -96,12 +96,13 @@ def listen(
         messages, sound = mailbox.messages, mailbox.sent >= 0
     own = np.arange(nodes)
     heard[:, own, own] = takes_part & sound
+    degrees = [degrees_of(*given) for given in zip(links, world.sizes() > 0, strict=True)]
     sizes: Floats = np.where(heard, world.sizes()[:, None, :], 0.0)
     return Heard(
         messages=messages if sound.all() else blanked(messages, to_device(sound, world.device)),
         who=heard,
         samples=sizes,
-        mixing=np.stack([mixing_of(*given) for given in zip(links, heard, world.sizes() > 0, strict=True)]),
+        mixing=np.stack([mixing_of(*given) for given in zip(heard, degrees, strict=True)]),
         sent=counts[0],
         received=counts[1],
         mailbox=mailbox,
