@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class OnRay:
         board = ray.remote(_Board).options(num_cpus=0).remote()
         task = ray.remote(_task).options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=RETRIES)
         by_name = {cell.name: cell for cell in cells}
-        pending = {task.remote(cell, board, str(Path.cwd())): cell for cell in cells}
+        pending = {task.remote(cell, board, str(Path.cwd()), tuple(sys.path)): cell for cell in cells}
 
         def pass_on() -> None:
             for name, progress in ray.get(board.take.remote()):
@@ -130,12 +131,13 @@ class _Board:
         return news
 
 
-def _task(cell: Cell, board: Any, folder: str) -> str:
+def _task(cell: Cell, board: Any, folder: str, modules: Sequence[str]) -> str:
     """Run a cell in a process of the cluster; see `attempt`."""
     if not cell.path.parent.is_dir():
         return f"{cell.path.parent} is not on a disk that all nodes of the cluster share"
     if Path(folder).is_dir():
         os.chdir(folder)  # paths in a configuration are meant from where the command was given
+    sys.path += [path for path in modules if path not in sys.path]  # and so are modules of the user's own
     board.tell.remote(cell.name, None)
     said = time.monotonic()
 

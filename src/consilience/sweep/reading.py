@@ -72,6 +72,8 @@ def _study(given: dict[str, Any], file: Path, overrides: Sequence[str]) -> Study
         apply(own, text, set())
     if not isinstance(own["name"], str) or not re.fullmatch(NAME, own["name"]):
         raise UserError(f"name: {own['name']!r} cannot be a folder's: letters, digits and . _ = , - can")
+    if not isinstance(own["out"], str):
+        raise UserError(f"out: expected a folder, not {own['out']!r}")
     path = Path(own["out"]).resolve() / own["name"]
     grid = _grid(given.get("grid", {}))
     further = list(_listed(given.get("cells", [])))

@@ -95,7 +95,7 @@ class Findings:
 
     @property
     def keys(self) -> list[str]:
-        """The keys that cells vary, but for seeds, which are averaged over, and methods, which have labels."""
+        """The keys that cells vary, but for seeds and methods, which have columns anyway."""
         return [
             key
             for key in dict.fromkeys(k for cell, *_ in self.cells for k in cell.varied)
@@ -250,4 +250,6 @@ def scores_of(cell: Cell) -> str:
     best = rows[0].metric.best(mean for mean, _ in sound)
     row = next(row for mean, row in sound if mean == best)
     said = f"{row.metric.name} {_shown(row, row.spread('final'), 0)} {row.metric.unit}".rstrip()
-    return f"{said} ({row.method}, the best of {len(rows)})" if len(rows) > 1 else said
+    lanes = {key.rpartition(".")[2]: row.varied[key] for key in cell.carried if key in row.varied}
+    label = " ".join(filter(None, (row.method, sweeping.label_of(lanes))))
+    return f"{said} ({label}, the best of {len(rows)})" if len(rows) > 1 else said
