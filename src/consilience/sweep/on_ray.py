@@ -17,7 +17,7 @@ from typing import Any
 
 from consilience.errors import UserError, described
 from consilience.sweep.cells import Cell
-from consilience.sweep.places import Progress, Watcher, attempt
+from consilience.sweep.places import Place, Progress, Watcher, attempt
 
 PAUSE = 0.5
 """Seconds between two looks at what cells say, and between two things that a cell says."""
@@ -29,7 +29,7 @@ News = tuple[str, Progress | None]
 
 
 @dataclass(frozen=True)
-class OnRay:
+class OnRay(Place):
     """A Ray cluster."""
 
     cluster: str = "auto"

@@ -54,7 +54,7 @@ class Place(Protocol):
         """Run every cell, and tell the watcher when each begins, goes on and ends."""
 
 
-class Here:
+class Here(Place):
     """This process, in which one cell runs after the other."""
 
     def run(self, cells: Sequence[Cell], watcher: Watcher) -> None:

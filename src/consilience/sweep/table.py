@@ -42,7 +42,7 @@ class Row:
     metric: Metric
     rounds: int
     seeds: dict[str, dict[str, Any]]
-    """By seed: the final and the best score, whether it diverged, and the bytes."""
+    """The final and the best score, whether it diverged, and the bytes, by seed."""
 
     def spread(self, kind: str) -> tuple[float | None, float | None]:
         """Mean and standard deviation of the `final` or `best` score; none where a seed has none."""
