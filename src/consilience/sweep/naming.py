@@ -21,7 +21,7 @@ def name_of(varied: Mapping[str, object]) -> str:
     >>> name_of({"method": {"mu": 0.1, "name": "fedprox"}})
     'method=fedprox-mu=0.1'
     >>> name_of({"method.rule": "mine:Rule"})
-    'method.rule=mine-Rule,d45e9f56'
+    'method.rule=mine-Rule,fe6f35be'
     """
     plain = [(key, _words(varied[key])) for key in sorted(varied)]
     parts = [f"{key}={re.sub('[^A-Za-z0-9._=-]+', '-', words)}" for key, words in plain]
