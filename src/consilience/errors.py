@@ -14,6 +14,13 @@ class UserError(ValueError):
     """Bad input. The command line prints the message alone and exits with code 2."""
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a library that is interrupted in a callback may wrap it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def kind_of(value: object) -> str:
     """What a value is, with its article.
 

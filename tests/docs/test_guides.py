@@ -11,6 +11,7 @@ import yaml
 import consilience as cs
 from consilience.config import read_config
 from consilience.data import load
+from consilience.sweep import read_study
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -100,6 +101,46 @@ def test_the_page_about_metrics(capsys):
     assert 0 < float(whole[0]) < 1
     assert [line[0] for line in clients] == ["0", "1", "2"]
     assert 0 <= float(found[0]) <= 1
+
+
+def test_the_page_about_sweeps(tmp_path, monkeypatch, capsys, unpainted):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for block in blocks("sweeping.md", "python")[:2]:  # the third needs Ray
+        exec(compile(block, "sweeping.md", "exec"), names)
+    *cells, tuned = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in cells] == [
+        [width, lr] for width in ("[8]", "[16]") for lr in ("0.05", "0.1")
+    ]
+    assert float(tuned[0]) > 0.3
+    assert tuned[1] == "6"
+    assert (tmp_path / "runs" / "small" / "sweep.csv").exists()
+    assert (tmp_path / "runs" / "trial-5" / "summary.json").exists()
+
+
+def test_the_file_on_the_page_about_sweeps(tmp_path):
+    path = tmp_path / "widths.yaml"
+    path.write_text(blocks("sweeping.md", "yaml")[0])
+    names = [cell.name for cell in read_study(path).cells]
+    assert len(names) == 8  # the page says that rates make no more cells
+    assert names[-1] == "peers"
+
+
+def test_ray_tune_drives_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("ray.tune")
+    import ray
+
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        names: dict[str, object] = {"__name__": "page", "cs": cs, "Path": Path}
+        monkeypatch.chdir(tmp_path)
+        exec(compile(blocks("sweeping.md", "python")[2], "sweeping.md", "exec"), names)
+    finally:
+        ray.shutdown()
+    accuracy, rounds, width = capsys.readouterr().out.splitlines()[-1].split()
+    assert float(accuracy) > 0.3
+    assert (rounds, width in ("8", "16")) == ("4", True)
 
 
 MODULES = {

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from consilience import __version__
-from consilience.cli import deploying, monitoring, noding
-from consilience.errors import UserError, unknown
+from consilience.cli import deploying, monitoring, noding, sweeping
+from consilience.errors import UserError, is_interrupt, unknown
 
 app = typer.Typer(
     name="consilience",
@@ -25,6 +25,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 monitoring.register(app)
+sweeping.register(app)
 deploy_app = typer.Typer(
     help="Real federations: members in processes and on machines of their own.", no_args_is_help=True
 )
@@ -65,16 +66,9 @@ def _resumable(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not _is_interrupt(error):
+        if not is_interrupt(error):
             raise
         _fail(f"interrupted; go on with `consilience resume {path}`", code=130)
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a library that is interrupted in a callback may wrap it."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _version(asked: bool) -> None:

@@ -95,7 +95,7 @@ class Config(Section):
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=allow_lists(*PLAIN))
 
     name: str = Field(
-        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run's folder is OUT/NAME."
+        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,-]*$", description="The run's folder is OUT/NAME."
     )
     method: MethodsField = Field(default_factory=lambda: [read_method(DEFAULT_PARTS["method"])])
     data: Annotated[DataSection, BeforeValidator(read_data, json_schema_input_type=DataSection | str)] = (

@@ -49,7 +49,19 @@ def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
     path, sign, text = override.partition("=")
     if not sign or not path:
         raise UserError(f"override {override!r} is not of the form key=value")
-    value = _read(path, text, override)
+    change(values, path, _read(path, text, override), override, earlier)
+
+
+def change(values: dict[str, Any], path: str, value: Any, override: str, earlier: Set[str]) -> None:
+    """Change the value under a dotted key, in place.
+
+    Args:
+        values: The keys and values of a file.
+        path: The dotted key.
+        value: What stands there from now on.
+        override: What is changed, in the text of an error.
+        earlier: The keys that were changed before.
+    """
     *parents, last = path.split(".")
     place: Any = values
     for key in parents:

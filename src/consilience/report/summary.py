@@ -158,7 +158,7 @@ def _final(runs: Sequence[Mapping[int, Record]], score: str) -> Final:
     """A score at the end; that of a model which was left when uploads were no longer finite is none."""
     curves = [list(score_curve(run, score).values()) for run in runs]
     sound = curves if not any(map(_has_diverged, runs)) else [[]]
-    mean, std = _spread([curve[-1] if curve else math.nan for curve in sound])
+    mean, std = mean_and_spread([curve[-1] if curve else math.nan for curve in sound])
     return {"mean": mean, "std": std}
 
 
@@ -225,7 +225,7 @@ def _summary(
     records = [record for run in runs for record in run.values()]
     final, personal = (_final(runs, f"{kind}_{metric.name}") for kind in ("test", "personal"))
     bests = [metric.best(curve.values()) for curve in curves]
-    best_mean, best_std = _spread(bests)
+    best_mean, best_std = mean_and_spread(bests)
     # The seeds of a round train together: each of their records holds the same wall-clock time.
     seconds = {number: _number(record, "seconds") for run in runs for number, record in run.items()}
     total_seconds = sum(seconds.values())
@@ -267,7 +267,7 @@ def _swept(record: Record) -> dict[str, object]:
     return dict(numbers)
 
 
-def _spread(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
     """Mean and sample standard deviation; nothing if a value is not finite, since a mean would hide it."""
     if not all(map(math.isfinite, values)):
         return None, None

@@ -1,0 +1,77 @@
+"""The command that runs a grid of configurations, and its live table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from consilience.sweep import Study
+
+SweepFile = Annotated[Path, typer.Argument(help="A YAML file with base, grid and cells.", metavar="FILE")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Changes of the base, e.g. rounds=5.", metavar="[KEY=VALUE]...")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this file to the command line."""
+    app.command()(sweep)
+
+
+def sweep(
+    file: SweepFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells, and run nothing.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Run cells anew whose configuration has changed.")
+    ] = False,
+    place: Annotated[str, typer.Option(help="Where cells run: here, or ray.")] = "here",
+    cluster: Annotated[
+        str, typer.Option(help="Ray's address; auto: this machine's.", metavar="auto|ADDRESS")
+    ] = "auto",
+    cpus: Annotated[float, typer.Option(help="The cores that a cell takes on Ray.", min=0)] = 1,
+    gpus: Annotated[float, typer.Option(help="The GPUs that a cell takes on Ray.", min=0)] = 0,
+) -> None:
+    """Run every cell of a grid of configurations; the same command goes on with what is not finished.
+
+    Exit code 1 where a cell has failed.
+    """
+    from consilience.cli.screen import console
+    from consilience.cli.sweep_display import watch
+    from consilience.errors import unknown
+    from consilience.sweep import Here, Place, read_study, run
+    from consilience.sweep.on_ray import OnRay
+
+    places: dict[str, Place] = {"here": Here(), "ray": OnRay(cluster, cpus, gpus)}
+    if place not in places:
+        raise unknown("place", place, places)
+    study = read_study(file, overrides or [])
+    if dry_run:
+        _list(study)
+        return
+    try:
+        findings = run(study, place=places[place], watcher=watch(), overwrite=overwrite)
+    except KeyboardInterrupt:
+        print("consilience: interrupted; the same command goes on", file=sys.stderr)
+        raise typer.Exit(130) from None
+    console().print(findings.table())
+    print(f"results: {study.path}")
+    failed = findings.failed
+    for name, reason in failed.items():
+        print(f"consilience: cell {name} failed: {reason}", file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _list(study: Study) -> None:
+    """Print the cells and how far each of them is; those that would be refused say why."""
+    for cell in study.cells:
+        changed = cell.changed
+        why = f" ({changed[0]} was {changed[1]!r}, now it is {changed[2]!r})" if changed else ""
+        print(f"{'changed' if changed else cell.stage:<9} {cell.name}{why}")
+    finished = sum(cell.stage == "finished" for cell in study.cells)
+    print(f"{len(study.cells)} cells, {finished} finished; folder: {study.path}")
