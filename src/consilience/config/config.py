@@ -141,6 +141,15 @@ class Config(Section):
         BeforeValidator(_read_seeds, json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int),
     ] = Field([0], min_length=1)
     executor: ExecutorName = "auto"
+    workers: int | None = Field(
+        None, ge=1, description="Processes of `executor: ray`; by default one a GPU, or one a core."
+    )
+    cluster: str = Field(
+        "auto",
+        min_length=1,
+        description="The Ray cluster they are on: an address; auto: the one that runs here, or a new "
+        "one; local: a new one.",
+    )
     lanes: int | None = Field(
         None, ge=1, description="Clients that train side by side; by default as memory allows."
     )

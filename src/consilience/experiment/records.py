@@ -46,11 +46,15 @@ def models_digest(arms: list[Arm]) -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
 
+ELSEWHERE = ("rounds", "workers", "cluster")
+"""What may differ between a run and its continuation."""
+
+
 def config_digest(config: Config) -> str:
-    """A digest of a configuration but for numbers of rounds: a run may be given more."""
+    """A digest of a configuration but for how long a run is and where it runs, which may change."""
     written = config.written()
     sections = [written | {"compare": None}, *written["compare"]]
-    fixed = [{key: value for key, value in section.items() if key != "rounds"} for section in sections]
+    fixed = [{key: value for key, value in section.items() if key not in ELSEWHERE} for section in sections]
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
