@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# On all cores, where pip takes one; tests and most models are never imported, and some files of others are no Python.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib || true
 # Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work. The package sees to
 # it itself, but pytest loads torch before it.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -45,15 +47,17 @@ setup: $(VENV)/.runtime
 $(VENV)/.runtime: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consilience needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) hatchling editables
+	$(INSTALL) pip hatchling editables  # the pip that comes with Python may take twice as long
 	$(INSTALL) torch==2.13.0
 	$(INSTALL) --no-build-isolation -e .
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(INSTALL) --no-build-isolation -e '.[dev,docs]'
 	# curvlinops names it, but does not import it; transformers and torchmetrics do where it is, and PyPI's needs CUDA.
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision
+	$(COMPILE)
 	touch $@
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import shlex
@@ -147,8 +148,13 @@ def test_commands_of_ours_are_there_with_such_options(place):
 )
 def test_options_of_flower_are_there(place):
     program, *words = COMMANDS[place]
-    said = [tool(program), words[0], "--help"] if program == "flwr" else [tool(program), "--help"]
-    done = subprocess.run(said, capture_output=True, text=True, check=True)
+    said = help_of(program, words[0]) if program == "flwr" else help_of(program)
     for word in words:
         if word.startswith("--"):
-            assert word.partition("=")[0] in done.stdout
+            assert word.partition("=")[0] in said
+
+
+@functools.cache  # each takes more than a second
+def help_of(program: str, *words: str) -> str:
+    command = [tool(program), *words, "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -31,6 +31,9 @@ def wrong():
 def failing():
     return {}["Basel"]
 
+def missing():
+    return np.load("scans.npy")
+
 """
 FILE = "{{method: fedavg, data: {data}, rounds: 1, model: {{name: mlp, hidden: [4]}}}}"
 
@@ -99,6 +102,7 @@ REFUSED = [
     ("{name: 'hospitals_of_a_test:load', rowz: 3}", "hospitals_of_a_test:load 'rowz'; did you mean 'rows'?"),
     ("'hospitals_of_a_test:wrong'", "gives an int, not a Dataset or arrays by client"),
     ("'hospitals_of_a_test:failing'", "failing fails in hospitals_of_a_test.py, line 18: KeyError: 'Basel'"),
+    ("'hospitals_of_a_test:missing'", "fails in hospitals_of_a_test.py, line 21: FileNotFoundError: "),
 ]
 
 

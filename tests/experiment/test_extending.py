@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from torch import nn
@@ -167,7 +168,9 @@ def test_a_run_of_data_and_a_model_from_python_gets_more_rounds(tmp_path: Path, 
         cs.resume(short, rounds=3, data=blobs)
     with pytest.raises(UserError, match="was made with another model"):
         cs.resume(short, rounds=3, data=blobs, model=nn.Linear(5, 3))
-    longer = cs.resume(short, rounds=3, data=blobs, model=module)
+    longer = cs.resume(short, rounds=np.int64(3), data=blobs, model=module)  # type: ignore[arg-type]
     assert longer.digest == cs.run("fedavg", rounds=3, **settings).digest
+    with pytest.raises(UserError, match="data is to be the Dataset that the run was given, not a tuple"):
+        cs.resume(short, data=(1, 2))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="rounds is a whole number, not '4'"):
         cs.resume(short, rounds="4", data=blobs, model=module)  # type: ignore[arg-type]

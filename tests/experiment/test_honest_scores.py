@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from torch.nn import functional as F
 
+import consilience as cs
 from consilience.cli.display import show_result
 from consilience.config.config import Config, read_config
 from consilience.data.dataset import Dataset
@@ -153,7 +154,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 def test_scores_of_ones_own(package: str, tmp_path: Path, configure: Callable[..., Config], lines: Any):
-    metrics = ["f1_macro", f"{package}:auc", {"name": f"{package}:auc", "label": 0} | {"label": "auc0"}]
+    metrics = ["f1_macro", f"{package}:auc", {"name": f"{package}:auc", "label": "auc0"}]
     config = configure(
         metrics=[*metrics, f"{package}:error"],
         targets={"accuracy": [0.5], "auc": 0.6, "error": [0.5, 0.0], "loss": 99},
@@ -190,6 +191,35 @@ def test_a_function_from_python_and_executors_agree(configure: Callable[..., Con
     for key in ("test_auc", "test_top2", "test_recall_macro"):
         assert batched.records[-1][key] == pytest.approx(one_by_one.records[-1][key], abs=1e-9)
     assert batched.records[-1]["test_top2"] >= batched.records[-1]["test_accuracy"]
+
+
+class Share:
+    """The share of rows of a class, gathered as torchmetrics does it."""
+
+    def __init__(self, label: int = 0) -> None:
+        self.label = label
+        self.reset()
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.found, self.rows = self.found + int((targets == self.label).sum()), self.rows + len(targets)
+
+    def compute(self) -> float:
+        return self.found / self.rows
+
+    def reset(self) -> None:
+        self.found = self.rows = 0
+
+
+def test_a_class_or_an_object_from_python(configure: Callable[..., Config], tmp_path: Path, blobs: Dataset):
+    expected = {label: (blobs.test_targets == label).double().mean().item() for label in (0, 2)}
+    of_class = experiment.run(configure(metrics=[Share], rounds=1))
+    assert of_class.scores["Share"] == pytest.approx(expected[0])
+    config, folder = configure(metrics=[Share(2)], rounds=1), RunFolder(tmp_path / "run")
+    result = experiment.run(config, folder=folder)
+    assert result.scores["Share"] == pytest.approx(expected[2])
+    with pytest.raises(UserError, match=r"metrics: that of this run \(.*Share\) is an object of Python"):
+        cs.resume(result, rounds=2, data=blobs)
+    assert experiment.run(config, folder=folder, existing="resume").digest == result.digest
 
 
 @pytest.mark.parametrize(

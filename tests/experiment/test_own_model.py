@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import consilience as cs
@@ -34,7 +36,7 @@ class Net(nn.Module):
         return self.outer(torch.relu(self.inner(x)))
 
 def narrow(num_classes):
-    return nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(num_classes))
+    return nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.LazyLinear(num_classes))
 
 def no_module(shape, outputs):
     return {"layers": 3}
@@ -82,6 +84,14 @@ class Doing(nn.Module):
         return self.after(self.layer(self.before(x)))
 
 
+class Locked(Doing):
+    """A model that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
 class Clipping(nn.Linear):
     """A model that keeps its weights small."""
 
@@ -91,6 +101,30 @@ class Clipping(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.weight.data.clamp_(-0.01, 0.01)
         return super().forward(x)
+
+
+class Counting(nn.Linear):
+    """A model that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return super().forward(x)
+
+
+class Causal(nn.Module):
+    """A model whose mask of zeros and minus infinity is part of its state dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.max_norm = nn.Linear(5, 3), 1.0  # which only an embedding means otherwise
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer((x[:, None] + self.mask).softmax(-1).sum(1))
 
 
 @pytest.fixture
@@ -161,7 +195,13 @@ def test_other_ways_to_say_which_model(train, nets, model):
             Doing(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)),
             "torch.func cannot differentiate it",
         ),
-        (Clipping(), "writes to its parameters in its forward"),
+        (Locked(), "the model cannot be copied (TypeError: cannot pickle '_thread.lock' object)"),
+        (Clipping(), "writes to weight in its forward"),
+        (Counting(), "writes to count in its forward; move that out of it, or, if it is a buffer, do it in"),
+        (
+            Doing(lambda x: F.batch_norm(x, None, None, training=True)),
+            "F.batch_norm does not know which rows of a batch count: use nn.BatchNorm layers",
+        ),
         (nn.Sequential(nn.Embedding(9, 3, max_norm=1.0)), "an embedding with max_norm writes to its weights"),
         (Doing(before=lambda x: x.add_(1)), "cannot be trained, write to a copy of its inputs"),
         (nn.Linear(9, 3), "does not fit classification of float32 [5] inputs"),
@@ -255,3 +295,14 @@ def test_a_model_does_not_change_the_data_that_it_is_tried_on(train, blobs):
     with pytest.raises(UserError, match="copy of its inputs"):
         train(Doing(before=lambda x: x.add_(1)))
     assert torch.equal(blobs.inputs[:], before)
+
+
+def test_a_mask_of_infinities_is_no_statistic(train, tmp_path):
+    model = Causal()
+    result = train(model, out=tmp_path, name="causal")
+    assert not any(line["dropped"] for line in result.records)
+    assert not result.models["star fedavg"]["buffers"]
+    loaded = cs.load_model(tmp_path / "causal", model=Causal(), seed=0)
+    assert torch.equal(loaded.module.mask, model.mask)
+    path = next((tmp_path / "causal" / "weights").rglob("*.safetensors"))
+    assert train(model, init=path).digest == train(model, init=path).digest

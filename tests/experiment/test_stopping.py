@@ -175,6 +175,7 @@ def test_a_module_that_was_given_stays_as_it_is(blobs: Dataset):
     [
         ("print", "a function of the state of a round is wanted, not 'print'"),
         ([3], "a function of the state of a round is wanted, not 3"),
+        (None, "a function of the state of a round is wanted, not None"),
         (lambda: None, "is to take the state of a round: too many positional arguments"),
         (lambda state, more: None, "is to take the state of a round: missing a required argument: 'more'"),
         (
@@ -235,8 +236,11 @@ def test_conditions_that_make_no_sense(value: Any, message: str):
 
 
 def test_a_score_that_nobody_records(configure: Callable[..., Config]):
-    with pytest.raises(UserError, match="unknown score in stop_when 'acuracy'"):
-        experiment.run(configure(stop_when={"acuracy": 0.9}))
+    for wrong, meant in (("acuracy", "accuracy"), ("pateince", "patience")):
+        with pytest.raises(
+            UserError, match=f"unknown score or option in stop_when '{wrong}'; did you mean '{meant}'"
+        ):
+            experiment.run(configure(stop_when={wrong: 0.9}))
     with pytest.raises(UserError, match=r"stop_when: accuracy 90 is not in \(0, 1\]; write 0.9 for 90 %"):
         experiment.run(configure(stop_when={"accuracy": 90}))
     written = configure(stop_when={"patience": 3, "accuracy": 0.9}).written()

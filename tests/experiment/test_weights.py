@@ -13,6 +13,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.data import load
+from consilience.experiment.exporting import export
 from consilience.models import MLP, Classifier, ModelSpec
 
 TINY: dict[str, Any] = {
@@ -133,13 +134,24 @@ def test_own_floats_and_an_own_model(blobs: cs.Dataset, tmp_path: Path, monkeypa
     result = cs.run("fedavg", out=tmp_path, dtype="float64", **settings)
     with pytest.raises(cs.UserError, match="'tied' was made in Python; pass one"):
         cs.load_model(tmp_path / "run")
-    model = cs.load_model(tmp_path / "run", model=Tied(5, 3))
+    given = Tied(5, 3)
+    before = {name: value.clone() for name, value in given.state_dict().items()}
+    model = cs.load_model(result, model=given)
+    for name, value in given.state_dict().items():
+        assert value.dtype == before[name].dtype
+        assert torch.equal(value, before[name])  # one that was given stays as it is
+    made = cs.load_model(result, model=lambda shape, outputs: Tied(shape[0], outputs))
+    assert torch.equal(made.module.state_dict()["body.0.weight"], model.module.state_dict()["body.0.weight"])
     with torch.no_grad():
         found = (model(blobs.test_inputs).argmax(1) == blobs.test_targets).double().mean().item()
     assert found == pytest.approx(result.accuracy)
     assert torch.equal(model.module.state_dict()["body.2.weight"], model.module.state_dict()["body.0.weight"])
     with pytest.raises(cs.UserError, match="does not fit the model"):
         cs.load_model(tmp_path / "run", model=nn.Linear(5, 3))
+    with pytest.raises(cs.UserError, match="model: expected a name"):
+        cs.load_model(tmp_path / "run", model=3)
+    with pytest.raises(cs.UserError, match="this run wrote no files"):
+        cs.load_model(cs.run("fedavg", **settings))
 
 
 def test_layers_that_have_grown(tmp_path: Path):
@@ -154,3 +166,27 @@ def test_overwriting_a_run_removes_its_models(tmp_path: Path):
     cs.run("hwa", out=tmp_path, **TINY)
     cs.run("fedavg", out=tmp_path, existing="overwrite", **TINY)
     assert cs.load_model(tmp_path / "run").origin.method == "fedavg"
+
+
+class Reader(nn.Module):
+    """A classifier of texts that asks for a mask, and answers as HuggingFace's do."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, outputs)
+
+    def forward(self, tokens: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        there = attention_mask[..., None]
+        return {"logits": (self.embedding(tokens) * there).sum(1) / there.sum(1)}
+
+
+def test_texts_are_read_with_their_mask(tmp_path: Path):
+    texts = [[row % 7, *range(row % 5)] for row in range(60)]
+    data = cs.Dataset.from_sequences(texts, [row % 2 for row in range(60)], padding=8)
+    settings: dict[str, Any] = {"clients": 3, "rounds": 1, "dtype": "float64", "out": tmp_path}
+    result = cs.run("fedavg", data=data, model=Reader, **settings)
+    model = cs.load_model(result, model=Reader)
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(model(data.test_inputs[:]), data.test_targets)
+    assert float(loss) == pytest.approx(result.scores["loss"])
+    assert export(model, tmp_path / "reader", "torch").exists()

@@ -7,7 +7,6 @@ import shutil
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 from consilience import torch_internals as internals
@@ -117,6 +116,8 @@ def test_new_memory_is_not_filled(filled, monkeypatch):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 @pytest.mark.parametrize("kept", [False, True])
 def test_compiled_programs_write_what_is_to_be_in_memory(kept, device):
+    from torch._inductor.utils import run_and_get_code  # which takes a second, for every worker
+
     def function(x: Tensor) -> Tensor:
         signs = (x > 0).to(torch.int8)
         signs = internals.in_memory(signs) if kept else signs

@@ -99,7 +99,7 @@ def _read_trackers(value: object) -> list[Tracker]:
     return [one if isinstance(one, Tracker) else read_part("tracking", TRACKERS, one) for one in entries]
 
 
-def _read_model(value: object) -> ModelSpec | OwnModel:
+def read_model(value: object) -> ModelSpec | OwnModel:
     """A model of this library or of one's own."""
     if isinstance(value, ModelSpec):
         return value
@@ -124,7 +124,7 @@ def _model_schema() -> dict[str, Any]:
 PartitionerField = Annotated[Partitioner, *_one("partition", PARTITIONERS, Partitioner, sweep=NUMBERS)]
 ModelField = Annotated[
     ModelSpec | OwnModel,
-    PlainValidator(_read_model),
+    PlainValidator(read_model),
     PlainSerializer(_write_model, return_type=dict),
     _Described(_model_schema),
 ]

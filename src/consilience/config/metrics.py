@@ -14,6 +14,7 @@ from consilience.config.options import read_part, write_part
 from consilience.errors import UserError, check_options, kind_of, unknown
 from consilience.metrics import METRICS, Score, Whole
 from consilience.metrics.whole import Accumulator, accumulated, filled_in
+from consilience.models.own import UNWRITTEN
 from consilience.plugins import is_reference, load, place_of
 from consilience.problems import PROBLEMS, Metric, Problem
 
@@ -50,12 +51,16 @@ def _read(entry: object) -> MetricChoice:
         return _named({str(key): option for key, option in entry.items()})
     if isinstance(entry, str):
         return _named({"name": entry})
-    if isinstance(entry, Accumulator):
-        return MetricChoice(place_of(type(entry)), lambda *_: _whole(entry, type(entry).__name__, {}))
-    if callable(entry):
+    if isinstance(entry, type):
+        return MetricChoice(place_of(entry), partial(_make, entry, entry.__name__, {}, {}))
+    if callable(entry) or isinstance(entry, Accumulator):
         name = getattr(entry, "__name__", type(entry).__name__)
-        check_options(f"metric {name}", entry, 2, ())
-        return MetricChoice(place_of(entry), lambda *_: _whole(entry, name, {}))
+        if not isinstance(entry, Accumulator):
+            check_options(f"metric {name}", entry, 2, ())
+        # Nobody knows with which options an object was made, so no file can name it.
+        of = place_of(entry)
+        written = of if hasattr(entry, "__qualname__") else {"name": UNWRITTEN, "of": of}
+        return MetricChoice(written, lambda *_: _whole(entry, name, {}))
     raise UserError(f"metrics: expected a name or a function, not {kind_of(entry)}")
 
 
@@ -63,6 +68,11 @@ def _named(options: dict[str, Any]) -> MetricChoice:
     name = options.get("name")
     if not isinstance(name, str):
         raise UserError("metrics: a name is missing, e.g. {name: f1_macro}")
+    if name == UNWRITTEN:
+        raise UserError(
+            f"metrics: that of this run ({options.get('of')}) is an object of Python that no file names: "
+            "continue with cs.run(..., metrics=the same, existing='resume')"
+        )
     if not is_reference(name):
         if name not in METRICS:
             owners = [

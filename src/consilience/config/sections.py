@@ -234,6 +234,8 @@ def read_data(value: Any) -> Any:
     if isinstance(known, dict) and is_reference(known.get("name")) and known.get("own") is None:
         found = load(known["name"], "data set")
         return known if isinstance(found, Source) else made_data(known, found)
+    if isinstance(known, dict) and known and all(isinstance(one, tuple | list) for one in known.values()):
+        raise UserError("data: arrays by client become data by cs.Dataset.from_clients({...})")
     if value is not None and not isinstance(value, str | dict | DataSection):
         raise UserError(
             "data: expected a name or a Dataset (Dataset.from_arrays, Dataset.from_clients), "
@@ -255,8 +257,10 @@ def made_data(section: dict[str, Any], function: Any) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:  # whatever a user's function raises
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(last.filename).name}, line {last.lineno}"
+        frames = traceback.extract_tb(error.__traceback__)
+        file = frames[:2][-1].filename  # where the function is; what it called may be anybody's
+        line = [frame.lineno for frame in frames if frame.filename == file][-1]
+        place = f"{Path(file).name}, line {line}"
         raise UserError(f"data: {name} fails in {place}: {described(error)}") from error
     if isinstance(own, dict):
         own = Dataset.from_clients(own, name)

@@ -33,11 +33,14 @@ def read_tensor(name: str, label: str, values: Array) -> Tensor:
     """An array as a tensor, whose memory it shares where torch can."""
     if isinstance(values, Tensor):
         return values.detach()
+    given = _opened(name, label, values)
     try:
         # Torch wants memory that is contiguous and writable; this copies only where it is not.
-        return torch.from_numpy(np.require(_opened(name, label, values), requirements=["C", "W"]))
-    except (TypeError, ValueError) as error:
-        if np.asarray(values).dtype.kind not in "fiub":
+        return torch.from_numpy(np.require(given, requirements=["C", "W"]))
+    except ValueError as error:  # of rows that differ in length, say
+        raise UserError(f"{name}: {label} cannot become a tensor ({error})") from None
+    except TypeError as error:
+        if np.asarray(given).dtype.kind not in "fiub":
             hint = "; np.unique(labels, return_inverse=True)[1] numbers classes" if "targets" in label else ""
             raise UserError(f"{name}: {label} hold text or other objects, not numbers{hint}") from None
         raise UserError(f"{name}: {label} cannot become a tensor ({error})") from None

@@ -18,7 +18,8 @@ from consilience.types import Batch, Params, State
 
 def try_model(scene: Scene, task: Task, model: State) -> None:
     """Refuse a model that does not take the data, or give what the problem asks for, or cannot learn."""
-    if any(getattr(layer, "max_norm", None) is not None for layer in task.skeleton.modules()):
+    embeddings = [one for one in task.skeleton.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
+    if any(one.max_norm is not None for one in embeddings):
         raise UserError("an embedding with max_norm writes to its weights when it is read: leave that out")
     data, before = scene.dataset, tree.map_leaves(torch.clone, model)
     row = Batch(
@@ -57,8 +58,14 @@ def try_model(scene: Scene, task: Task, model: State) -> None:
             torch.func.grad(loss)(model["params"])
     except _UNFIT as error:
         raise _untrainable(error) from error
-    if not all(map(torch.equal, tree.flatten(model).values(), tree.flatten(before).values())):
-        raise UserError("the model writes to its parameters in its forward; move that out of it")
+    after = tree.flatten(model)
+    changed = [name for name, value in tree.flatten(before).items() if not torch.equal(value, after[name])]
+    if changed:
+        name = changed[0].partition("/")[2]
+        raise UserError(
+            f"the model writes to {name} in its forward; move that out of it, or, if it is a buffer, do it "
+            "in training mode alone (if self.training)"
+        )
     _check_repeatable(task, model, row)
 
 
@@ -79,6 +86,8 @@ def _check_repeatable(task: Task, model: State, row: Batch) -> None:
 
 _UNFIT = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
 """What a model raises that does not take the data."""
+BATCH_STATISTICS = "more than 1 value per channel when training"
+"""What `F.batch_norm` says of a single row."""
 
 
 def _unfit(scene: Scene, error: Exception) -> UserError:
@@ -88,6 +97,8 @@ def _unfit(scene: Scene, error: Exception) -> UserError:
     data, problem = scene.dataset, scene.task_problem.name
     kind = f"{str(row_of(scene).dtype).removeprefix('torch.')} {list(data.shape)}"
     why = " ".join(str(error).split())
+    if BATCH_STATISTICS in why:
+        return _untrainable(error)
     hint = "; whole numbers are taken for tokens: give floats if they are none" if takes_tokens(data) else ""
     return UserError(f"the model does not fit {problem} of {kind} inputs: {why:.160}{hint}")
 
@@ -100,6 +111,7 @@ def _untrainable(error: Exception) -> UserError:
     hints = {
         "in-place": "write to a copy of its inputs",
         "data pointer": "it leaves torch, or packs sequences",
+        BATCH_STATISTICS: "F.batch_norm does not know which rows of a batch count: use nn.BatchNorm layers",
     }
     hint = next((text for word, text in hints.items() if word in why), "torch.func cannot differentiate it")
     return UserError(f"the model cannot be trained, {hint}: {why:.160}")

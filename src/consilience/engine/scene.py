@@ -21,7 +21,7 @@ from consilience.graphs.base import Topology
 from consilience.learning.augmentations import Augmentation
 from consilience.learning.coordinate import Coordinate
 from consilience.metrics import Score, Whole
-from consilience.problems import Problem
+from consilience.problems import Metric, Problem
 
 ExecutorName = Literal["auto", "batched", "sequential", "ray", "ray-sequential"]
 """`ray`: workers that are batched; `ray-sequential`: workers that are sequential."""
@@ -81,6 +81,12 @@ class Scene:
         """The problem, with the options that follow from the data filled in."""
         data = self.dataset
         return (self.problem or data.problem).for_data(data.targets, data.outputs)
+
+    @property
+    def scores(self) -> dict[str, Metric]:
+        """All scores by name: those of the problem, and those beside them."""
+        found = (*self.task_problem.named_scores(), *(one.metric for one in self.metrics))
+        return {one.name: one for one in found}
 
     @property
     def seeds(self) -> list[int]:

@@ -6,11 +6,13 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from consilience.config import Config
 from consilience.config.files import read_values, with_given
 from consilience.data.dataset import Dataset
 from consilience.data.sets import SOURCES
-from consilience.errors import UserError
+from consilience.errors import UserError, kind_of
 from consilience.experiment.execution import run
 from consilience.experiment.folder import CONFIG, RunFolder
 from consilience.experiment.planning import plan
@@ -41,17 +43,15 @@ def resume(
         data: The data set, where it was one from Python.
         model: The model, where it was one from Python that no file can name.
     """
-    if isinstance(path, Result):
-        if path.path is None:
-            raise UserError("this run wrote no files, so it cannot go on: give run(..., out=...)")
-        path = path.path
-    folder = RunFolder(Path(path))
+    folder = RunFolder(path.folder if isinstance(path, Result) else Path(path))
     if not (folder.path / CONFIG).exists():
         raise UserError(f"{folder.path} does not hold a run: there is no {CONFIG}")
+    if data is not None and not isinstance(data, Dataset):
+        raise UserError(f"data is to be the Dataset that the run was given, not {kind_of(data)}")
+    if rounds is not None and not isinstance(rounds, int | np.integer):
+        raise UserError(f"rounds is a whole number, not {rounds!r}")
     given = _Given(data, model)
     config = _written(folder, given)
-    if rounds is not None and not isinstance(rounds, int):
-        raise UserError(f"rounds is a whole number, not {rounds!r}")
     before = {one.rounds for _, one in config.settings()}
     if rounds is not None and rounds < max(before):
         raise UserError(f"{folder.path} has {max(before)} rounds: rounds={rounds} would be fewer")
@@ -61,7 +61,7 @@ def resume(
     result = run(config, folder=folder, existing="resume", listener=listener, on_round=on_round)
     if rounds is None or rounds == config.length:
         return result
-    longer = given.read(folder, (config.length, rounds))
+    longer = given.read(folder, (config.length, int(rounds)))
     schedules = [one.schedule for _, one in config.settings() if one.schedule]
     if any(one.stretches for schedule in schedules for one in schedule.variants):
         LOG.warning(

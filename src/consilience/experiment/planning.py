@@ -30,6 +30,7 @@ from consilience.learning.coordinate import Coordinate
 from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 from consilience.models.own import OwnModel
+from consilience.problems import Metric
 
 UNTRAINED = ("epochs", "steps", "stragglers", "lr_decay", "clip")
 """Numbers of `local` that make no difference to a method that never trains."""
@@ -222,17 +223,18 @@ def _check_targets(arms: Sequence[Arm], given: Sequence[float] | Mapping[str, Se
     if len(metrics) > 1:
         scores = " and ".join(f"{metric.name} ({setting})" for metric, setting in metrics.items())
         raise UserError(f"the settings of a run must have one score to compare; these have {scores}")
-    metric = next(iter(metrics))
-    scene = arms[0].scene
-    known = {
-        one.name: one for one in (*scene.task_problem.named_scores(), *(m.metric for m in scene.metrics))
-    }
+    metric, known = next(iter(metrics)), arms[0].scene.scores
     for name, targets in given.items() if isinstance(given, Mapping) else [(metric.name, given)]:
         if name not in known:
             raise unknown("score among targets", name, known)
         for target in targets:
-            if known[name].percent and not 0 < target <= 1:
-                raise UserError(f"targets: {name} {target} is not in (0, 1]; write 0.9 for 90 %")
+            check_target("targets", known[name], target)
+
+
+def check_target(where: str, metric: Metric, target: float) -> None:
+    """Refuse a value that a score cannot have."""
+    if metric.percent and not 0 < target <= 1:
+        raise UserError(f"{where}: {metric.name} {target:g} is not in (0, 1]; write 0.9 for 90 %")
 
 
 def split(config: Config, dataset: Dataset) -> dict[int, Partition]:

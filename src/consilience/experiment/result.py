@@ -53,6 +53,13 @@ class Result:
     goals: Goals = field(default_factory=dict)
     """The scores beside the metric that were asked for, and the values of them that were looked for."""
 
+    @property
+    def folder(self) -> Path:
+        """Where the files of the run are; an error where none were written."""
+        if self.path is None:
+            raise UserError("this run wrote no files: give run(..., out=...)")
+        return self.path
+
     def __repr__(self) -> str:
         finals = ", ".join(f"{s.setting} {s.method}: {s.final_mean}" for s in self.summaries)
         return f"Result({finals}; digest {self.digest[:12]})"

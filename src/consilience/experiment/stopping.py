@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from consilience import tree
-from consilience.config.stopping import StopWhen
+from consilience.config.stopping import OPTIONS, StopWhen
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import Scene
 from consilience.errors import UserError, unknown
-from consilience.experiment.planning import Arm
+from consilience.experiment.planning import Arm, check_target
 from consilience.experiment.weights import filled, network_of
 from consilience.plugins import place_of
 from consilience.problems import Metric
@@ -81,7 +81,7 @@ Functions = OnRound | Sequence[OnRound]
 
 def read_functions(given: Functions) -> tuple[OnRound, ...]:
     """The functions; what cannot be called with the state of a round is refused before the first one."""
-    functions = (given,) if callable(given) or isinstance(given, str) else tuple(given)
+    functions = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
     for one in functions:
         if not callable(one):
             raise UserError(f"on_round: a function of the state of a round is wanted, not {one!r}")
@@ -124,22 +124,19 @@ def check_stopping(rule: StopWhen, scene: Scene) -> None:
     """Refuse scores that no record will have."""
     for name in (*rule.reached, *filter(None, [rule.metric])):
         _, metric = _score(name, scene)
-        target = rule.reached.get(name)
-        if target is not None and metric.percent and not 0 < target <= 1:
-            raise UserError(f"stop_when: {name} {target:g} is not in (0, 1]; write 0.9 for 90 %")
+        if name in rule.reached:
+            check_target("stop_when", metric, rule.reached[name])
 
 
 def _score(name: str, scene: Scene) -> tuple[str, Metric]:
     """The key of a score in records, and which of its values are good."""
-    known = {
-        one.name: one for one in (*scene.task_problem.named_scores(), *(m.metric for m in scene.metrics))
-    }
+    known = scene.scores
     if name == "train_loss":
         return name, known["loss"]
     prefix = next((one for one in PREFIXES if name.startswith(one)), "")
     bare = name.removeprefix(prefix)
     if bare not in known:
-        raise unknown("score in stop_when", name, [*known, "train_loss"])
+        raise unknown("score or option in stop_when", name, [*known, "train_loss", *OPTIONS])
     return (prefix or "test_") + bare, known[bare]
 
 

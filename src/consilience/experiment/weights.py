@@ -18,11 +18,10 @@ from urllib.parse import quote, unquote
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from consilience.config.fields import ModelField
+from consilience.config.fields import read_model
 from consilience.data.normalising import normalisation
 from consilience.data.stored import whole
 from consilience.engine.modules import module_of, takes_tokens
@@ -30,8 +29,11 @@ from consilience.engine.scene import Scene
 from consilience.errors import UserError, unknown
 from consilience.experiment.folder import WEIGHTS, atomic_write
 from consilience.experiment.planning import Arm
+from consilience.experiment.result import Result
 from consilience.learning.layers import copied
+from consilience.learning.masking import Masking
 from consilience.learning.task import Task
+from consilience.plugins import is_reference
 from consilience.types import State
 
 HEADER = "consilience"
@@ -63,6 +65,8 @@ class Origin:
     """`(raw - shift) / scale` is what the network takes."""
     name: str = ""
     """What the client is called, where clients have names."""
+    padding: int | None = None
+    """The token that fills up sequences; None where none does."""
 
     @classmethod
     def read(cls, text: str) -> Origin:
@@ -86,7 +90,8 @@ class Origin:
 class Predictor(nn.Module):
     """A trained network with its preprocessing: raw inputs go in, as they lie in the data set.
 
-    `module` is the plain network, `origin` says where it comes from.
+    A network that asks for a mask is told which places of a sequence are padding, as in training. `module` is
+    the plain network, `origin` says where it comes from.
     """
 
     shift: Tensor
@@ -94,7 +99,7 @@ class Predictor(nn.Module):
 
     def __init__(self, module: nn.Module, origin: Origin) -> None:
         super().__init__()
-        self.module, self.origin = module, origin
+        self.module, self.origin, self._masking = module, origin, Masking(module, origin.padding)
         dtype = getattr(torch, origin.dtype)
         for name in ("shift", "scale"):
             self.register_buffer(name, torch.tensor(getattr(origin, name), dtype=torch.float64).to(dtype))
@@ -103,8 +108,7 @@ class Predictor(nn.Module):
         """What the network says about a batch of raw inputs; tokens stay the whole numbers that they are."""
         if not self.origin.tokens:
             inputs = (inputs.to(self.shift.dtype) - self.shift) / self.scale
-        prediction: Tensor = self.module(inputs)
-        return prediction
+        return self._masking.ask(self.module, inputs)
 
 
 def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, int | None, State]]) -> None:
@@ -146,6 +150,7 @@ def _common(arm: Arm) -> dict[str, Any]:
     parts = (data.inputs, data.test_inputs) if takes_tokens(data) else ()
     return {
         "rounds": arm.config.rounds,
+        "padding": data.padding,
         "model": arm.config.written()["model"],
         "shape": data.shape,
         "outputs": data.outputs,
@@ -188,33 +193,33 @@ def _quoted(label: str) -> str:
 
 
 def load_model(
-    run: str | Path,
+    run: str | Path | Result,
     method: str | None = None,
     *,
     setting: str | None = None,
     seed: int | None = None,
     client: int | str | None = None,
-    model: nn.Module | None = None,
+    model: object = None,
 ) -> Predictor:
     """The model that a run ended with, ready for raw inputs: normalisation is a part of it.
 
     Args:
-        run: The run's folder, or one of its files below `weights/`.
+        run: The run's folder, what came out of it, or one of its files below `weights/`.
         method: What the run's table calls the method, e.g. `"fedprox mu=0.1"`; not needed where there is one.
         setting: The setting, where there are several.
         seed: The seed; by default the first.
         client: Whose own model is wanted, by number or name, of methods that have such; or a graph's node.
-        model: The network, where it was made in Python so that the run cannot make it again.
+        model: The model, where it was one from Python that no file can name; it stays as it is.
     """
-    path = find_weights(Path(run), method, setting=setting, seed=seed, client=client)
+    place = run.folder if isinstance(run, Result) else Path(run)
+    path = find_weights(place, method, setting=setting, seed=seed, client=client)
     try:
         with safetensors.safe_open(path, "pt") as file:
             origin = Origin.read(file.metadata()[HEADER])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is no model of a run: {error}") from None
-    network = _made_again(origin) if model is None else model
-    network = network.to(getattr(torch, origin.dtype))
+    network = _made_again(origin, model).to(getattr(torch, origin.dtype))
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name in own.keys() & tensors.keys():
         lazy = isinstance(own[name], UninitializedParameter | UninitializedBuffer)  # it finds its size itself
@@ -227,18 +232,19 @@ def load_model(
     return Predictor(network, origin).eval()
 
 
-def _made_again(origin: Origin) -> nn.Module:
-    """The network that a configuration names."""
+def _made_again(origin: Origin, given: object) -> nn.Module:
+    """The network that a configuration names, or that was given in its place."""
+    name = origin.model.get("name")
     try:
-        spec = TypeAdapter[Any](ModelField).validate_python(origin.model)
-    except (UserError, ValidationError):
-        name = origin.model.get("name")
+        spec = read_model(origin.model if given is None else given)
+    except UserError:
+        if given is not None or is_reference(name):
+            raise
         raise UserError(
             f"the run's model {name!r} was made in Python; pass one: cs.load_model(..., model=...)"
         ) from None
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
-        network: nn.Module = spec.build(origin.shape, origin.outputs)
-    return network
+        return copied(spec.build(origin.shape, origin.outputs))
 
 
 def find_weights(

@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer
 
-from consilience.errors import UserError
+from consilience.errors import UserError, described
 from consilience.kernels.convolution import Convolution
 from consilience.kernels.pooling import Pooling
 from consilience.learning.recurrent import unrolled
@@ -132,11 +133,20 @@ def _spread(values: Tensor, x: Tensor) -> Tensor:
 def copied(module: nn.Module) -> nn.Module:
     """A copy of a module that shares no tensor with it.
 
-    Results that it keeps as attributes (torch's older weight normalisation does), which torch refuses to
-    copy, are copied as plain numbers.
+    Some of what torch refuses to copy is copied all the same: results that are kept as attributes (torch's
+    older weight normalisation does that) as plain numbers, and buffers whose size is not known yet.
     """
     kept = (value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor))
-    return copy.deepcopy(module, {id(value): value.detach().clone() for value in kept if not value.is_leaf})
+    known: dict[int, Tensor] = {id(value): value.detach().clone() for value in kept if not value.is_leaf}
+    for value in module.buffers():
+        if isinstance(value, UninitializedBuffer):
+            known[id(value)] = cast(Any, UninitializedBuffer)(device=value.device, dtype=value.dtype)
+    try:
+        return copy.deepcopy(module, known)
+    except Exception as error:  # whatever the parts of a user's module raise
+        raise UserError(
+            f"the model cannot be copied ({described(error)}); it may hold no files, locks or kept results"
+        ) from error
 
 
 def convert(module: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Which places of a padded sequence are tokens, for models that ask."""
+"""How a model is asked: which places of a padded sequence are tokens, and what of its answer counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import inspect
 
 import torch
 from torch import Tensor, nn
+
+from consilience.errors import UserError, kind_of
 
 TAKEN = {"attention_mask": torch.int64, "mask": torch.bool}
 """Arguments of a model's `forward` that are such a mask, and their types."""
@@ -29,3 +31,11 @@ class Masking:
         if self.padding is None or self.asked is None or inputs.dtype != torch.int64:
             return {}
         return {self.asked: (inputs != self.padding).to(TAKEN[self.asked])}
+
+    def ask(self, module: nn.Module, inputs: Tensor) -> Tensor:
+        """What a module says about a batch; of an object with logits, these."""
+        found = module(inputs, **self(inputs))
+        given = found.get("logits") if isinstance(found, dict) else getattr(found, "logits", found)
+        if not isinstance(given, Tensor):
+            raise UserError(f"the model gives {kind_of(found)}, not a tensor or an object with logits")
+        return given

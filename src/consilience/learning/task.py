@@ -60,7 +60,8 @@ class Task:
     """One problem with one architecture.
 
     What is trained is an argument of every call. What is not (parameters that need no gradient, buffers that
-    are no part of a `state_dict`) is the same for all clients: the task holds it, once.
+    are no part of a `state_dict` or hold infinity, as masks do) is the same for all clients: the task holds
+    it, once.
 
     Args:
         module: Any module from inputs to what the problem asks for, or to an object whose `logits` are that.
@@ -105,10 +106,11 @@ class Task:
             if not value.requires_grad
         }
         """The parameters that are not trained."""
+        kept = converted.state_dict().keys()
         self._constants: Params = {
             name: value.detach().to(device)
             for name, value in converted.named_buffers()
-            if name not in converted.state_dict() and PREFIX + name not in self._ambient
+            if PREFIX + name not in self._ambient and (name not in kept or value.isinf().any())
         }
         self.has_features = isinstance(module, Classifier)
         self._traces: dict[tuple[torch.Size, torch.dtype], Trace] = {}
@@ -267,16 +269,8 @@ class _WithFeatures(nn.Module):
         if isinstance(self.module, Classifier):
             features = self.module.features(inputs)
             return features, self.module.head(features)
-        prediction = _prediction(self.module(inputs, **self.masking(inputs)))
+        prediction = self.masking.ask(self.module, inputs)
         return prediction, prediction
-
-
-def _prediction(found: object) -> Tensor:
-    """The prediction in what a module gives."""
-    given = found.get("logits") if isinstance(found, dict) else getattr(found, "logits", found)
-    if not isinstance(given, Tensor):
-        raise UserError(f"the model gives a {type(found).__name__}, not a tensor or an object with logits")
-    return given
 
 
 def _ambient(module: nn.Module) -> list[str]:

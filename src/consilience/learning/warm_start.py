@@ -23,7 +23,8 @@ def warm_started(module: nn.Module, path: Path) -> nn.Module:
     """A copy of a module with the weights of a file: safetensors, or a state dict of torch."""
     module = copied(module)  # one that was given stays as it is
     tensors = _read(path)
-    if not all(value.isfinite().all() for value in tensors.values()):
+    masks = {name for name, value in module.named_buffers() if value.isinf().any()}
+    if not all(value.isfinite().all() for name, value in tensors.items() if name not in masks):
         raise UserError(f"init: {path} holds NaN or infinity")
     try:
         module.load_state_dict(tensors)

@@ -145,6 +145,8 @@ REFUSED = [
         {"Basel": (np.zeros((2, 2)), np.array([0, 10**9]), np.zeros((1, 2)), np.array([0]))},
         "targets go up to 1000000000, for 3 rows; number classes from 0 on",
     ),
+    ({"Basel": ([[1.0, 2.0], [3.0]], [0, 1])}, "own data: Basel: inputs cannot become a tensor"),
+    ({"Basel": (np.zeros((2, 2)), "no.npy")}, "own data: Basel: targets: no.npy is no .npy file"),
     ({"Basel": (np.zeros((4, 2)),)}, "own data: Basel: give (inputs, targets) or"),
     ({"Basel": (np.zeros((4, 2)), np.arange(3))}, "own data: Basel: there are 3 targets for 4 inputs"),
     ({"Basel": (np.zeros((0, 2)), np.arange(0))}, "own data: Basel: there are no training rows"),
@@ -200,6 +202,11 @@ def test_labels_that_are_perhaps_meant_otherwise_are_said(caplog: pytest.LogCapt
     assert "targets are floats, so these are numbers to predict; give integers if they are classes" in line
     assert told(caplog, np.array([0, 1, 2] * 2)) == []
     assert told(caplog, np.array([0.5, 1.0, 2.0] * 2)) == []
+
+
+def test_arrays_alone_are_no_data_set():
+    with pytest.raises(cs.UserError, match=r"arrays by client become data by cs\.Dataset\.from_clients"):
+        cs.run("fedavg", data=HOSPITALS, **TINY)
 
 
 def test_nothing_in_place_of_test_rows_means_none():

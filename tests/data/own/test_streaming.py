@@ -154,7 +154,7 @@ def test_a_folder_of_clients_with_images(tmp_path: Path):
     grey = RANDOM.integers(0, 256, (40, 5, 5), dtype=np.uint8)
     names = [f"{client}/{kind}" for client in ("Basel", "Bern") for kind in ("cat", "dog") for _ in range(10)]
     draw(tmp_path, grey, names)
-    data = cs.Dataset.from_images(tmp_path, by_client=True, size=(6, 7))
+    data = cs.Dataset.from_images(tmp_path, by_client=True, size=(np.int64(6), 7))  # type: ignore[arg-type]
     assert (data.shape, data.clients, data.outputs) == ((1, 6, 7), ("Basel", "Bern"), 2)
     assert torch.bincount(data.test_groups).tolist() == [4, 4]
     assert run(data, "auto", **{**TINY, "clients": 2}).accuracy is not None

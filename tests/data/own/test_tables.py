@@ -71,6 +71,21 @@ def test_a_value_that_training_rows_lack_is_none_of_theirs():
     assert data.test_inputs[:, 2:5].tolist() == [[0, 0, 0], [1, 0, 0]]
 
 
+def test_texts_among_the_numbers_of_test_rows_are_no_categories():
+    test = {**without("patient"), "age": mixed("age", "n/a")["age"]}
+    with pytest.raises(cs.UserError, match=r"visits, test: column 'age' holds numbers, but 'n/a' in row 5"):
+        cs.Dataset.from_table(without("patient"), "outcome", test=test, name="visits")
+
+
+def test_missing_values_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(without("patient"))
+    for kind, value in (("string", "A"), ("Int64", 1), ("datetime64[ns]", "2024-01-01")):
+        column = pandas.Series([value] * (ROWS - 1) + [None], dtype=kind)
+        with pytest.raises(cs.UserError, match="column 'ward' lacks 1 of 60 values, the first in row 60"):
+            cs.Dataset.from_table(frame.assign(ward=column), "outcome")
+
+
 def test_parquet_and_csv_are_the_same(tmp_path: Path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -103,6 +118,7 @@ REFUSED = [
     (gap("dose"), {"drop": ["patient"]}, "column 'dose' lacks 1 of 60 values, the first in row 5"),
     (gap("ward"), {"drop": ["patient"]}, "column 'ward' lacks 1 of 60 values, the first in row 5"),
     (mixed("age", "n/a"), {"drop": ["patient"]}, "column 'age' holds numbers, but 'n/a' in row 5; mend"),
+    (COLUMNS, {"drop": ["patient"], "holdout": "0.2"}, "holdout must be between 0 and 1, not '0.2'"),
     (COLUMNS, {"client": "hospitl"}, "unknown column of visits 'hospitl'; did you mean 'hospital'?"),
     (COLUMNS, {"drop": ["patents"]}, "unknown column of visits 'patents'; did you mean 'patient'?"),
 ]
@@ -126,12 +142,14 @@ def test_identifiers_are_no_categories(tmp_path: Path):
 def test_files_that_are_no_tables(tmp_path: Path):
     with pytest.raises(cs.UserError, match="cannot be read"):
         cs.Dataset.from_table(tmp_path / "missing.csv", "outcome")
-    (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
-    with pytest.raises(cs.UserError, match="line 3 has 1 values for 2 columns"):
+    (tmp_path / "ragged.csv").write_text("a,b\n1,2\n\n3\n")
+    with pytest.raises(cs.UserError, match="line 4 has 1 values for 2 columns"):
         cs.Dataset.from_table(tmp_path / "ragged.csv", "a")
     (tmp_path / "twice.csv").write_text("a,b,a\n1,2,3\n4,5,6\n")
     with pytest.raises(cs.UserError, match="two columns are called 'a'"):
         cs.Dataset.from_table(tmp_path / "twice.csv", "b")
+    with pytest.raises(cs.UserError, match="two columns are called '1'"):
+        cs.Dataset.from_table({1: [1, 2], "1": [3, 4], "b": [0, 1]}, "b")
 
 
 def test_decimal_commas_between_semicolons(tmp_path: Path):
@@ -141,6 +159,10 @@ def test_decimal_commas_between_semicolons(tmp_path: Path):
     commas.write_text(points.read_text().replace(".", ","))
     found = [cs.Dataset.from_table(path, "outcome", client="hospital", name="x") for path in (points, commas)]
     assert found[0].digest() == found[1].digest()
+    with commas.open("a") as file:
+        file.write(commas.read_text().splitlines()[-1].replace(",", "?") + "\n")
+    with pytest.raises(cs.UserError, match=r"column 'dose' holds numbers, but '.*\?.*' in row 61"):
+        cs.Dataset.from_table(commas, "outcome", client="hospital")
     categories = cs.Dataset.from_table(
         written(tmp_path / "some.csv", mixed("age", "n/a")), "outcome", drop=["patient"], categorical=["age"]
     )

@@ -95,12 +95,12 @@ def of_images(
     if strangers:
         raise UserError(f"{title}: the class {strangers[0]} has test images and none to train on")
     if size is not None and (
-        not isinstance(size, tuple | list)
+        not isinstance(size, tuple | list | np.ndarray)
         or len(size) != 2
-        or not all(isinstance(side, int) and side > 0 for side in size)
+        or not all(isinstance(side, int | np.integer) and side > 0 for side in size)
     ):
         raise UserError(f"{title}: size is (height, width), two whole numbers, not {size!r}")
-    scale = None if size is None else (size[0], size[1])
+    scale = None if size is None else (int(size[0]), int(size[1]))
     inputs = Pictures(paths, scale)
     targets, test_targets = (
         torch.from_numpy(np.searchsorted(classes, column).astype(np.int64))

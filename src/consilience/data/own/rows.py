@@ -32,8 +32,8 @@ def kept_back(
         fraction: How many of them are kept back.
         clients: [rows] who holds each; the fraction is then kept back of each client's rows.
     """
-    if not 0 < fraction < 1:
-        raise UserError(f"{name}: without test rows holdout must be between 0 and 1, not {fraction}")
+    if not isinstance(fraction, int | float) or not 0 < fraction < 1:
+        raise UserError(f"{name}: without test rows holdout must be between 0 and 1, not {fraction!r}")
     owners = (
         np.zeros(count, dtype=np.int64) if clients is None else np.unique(clients, return_inverse=True)[1]
     )

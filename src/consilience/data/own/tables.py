@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from consilience.problems import Problem
 
 MOST_VALUES = 64
 """The most different values of a category that get a column each."""
+
+NUMBERS = "fiub"
+"""The kinds of arrays that hold numbers."""
+
+NO_VALUES = ("none", "nan", "nat", "<na>")
+"""What stands for a value that is missing, in words: those of Python, NumPy and pandas."""
 
 Table = str | Path | Mapping[str, Any] | Any
 """A file, columns by name, or a data frame."""
@@ -61,6 +68,8 @@ def of_table(
     for label in features:
         if label not in listed(categorical):
             _check_texts(title, label, train[label])
+            if test is not None:
+                _check_texts(f"{title}, test", label, asked[label], train[label].dtype.kind in NUMBERS)
     encoded = [
         _encoded(title, label, known[label], asked[label], label in listed(categorical), standardise)
         for label in features
@@ -79,11 +88,13 @@ def of_table(
     )
 
 
-def _check_texts(title: str, label: str, column: Column) -> None:
-    """Refuse a column of texts most of which are numbers: what is between them is no category."""
-    texts = [] if column.dtype.kind in "fiub" else [str(value) for value in column.tolist()]
-    others = [row for row, text in enumerate(texts) if not _is_number(text)]
-    if 0 < len(others) < len(texts) / 2:
+def _check_texts(title: str, label: str, column: Column, numbers: bool = False) -> None:
+    """Refuse texts where numbers are wanted, or most are such: what is between them is no category."""
+    texts = [] if column.dtype.kind in NUMBERS else [str(value) for value in column.tolist()]
+    others = [row for row, text in enumerate(texts) if not _is_number(text.replace(",", "."))]
+    numbers = numbers or len(others) < len(texts) / 2
+    others = others or [row for row, text in enumerate(texts) if not _is_number(text)]
+    if others and numbers:
         raise UserError(
             f"{title}: column {label!r} holds numbers, but {texts[others[0]]!r} in row {others[0] + 1}; mend "
             f"such rows, or say categorical=[{label!r}]"
@@ -102,7 +113,7 @@ def _encoded(
     title: str, label: str, train: Column, test: Column, categorical: bool, standardise: bool
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """[rows, ...] a column as numbers, of training and of test rows; training rows alone decide how."""
-    if categorical or train.dtype.kind not in "fiub" or test.dtype.kind not in "fiub":
+    if categorical or train.dtype.kind not in NUMBERS or test.dtype.kind not in NUMBERS:
         texts = [np.asarray([str(value) for value in column.tolist()]) for column in (train, test)]
         values = np.unique(texts[0])
         if len(values) > MOST_VALUES:
@@ -128,7 +139,7 @@ def _columns(title: str, table: Table, drop: Sequence[str]) -> dict[str, Column]
         columns = _parquet(path) if path.suffix in (".parquet", ".pq") else _csv(path)
     elif isinstance(table, Mapping) or hasattr(table, "columns"):
         labels = list(table if isinstance(table, Mapping) else table.columns)
-        _check_once(title, labels)
+        _check_once(title, [str(label) for label in labels])
         columns = {str(label): np.asarray(table[label]) for label in labels}
     else:
         raise UserError(f"{title}: expected a file or columns by name, not {kind_of(table)}")
@@ -150,9 +161,9 @@ def _columns(title: str, table: Table, drop: Sequence[str]) -> dict[str, Column]
 
 
 def _check_once(title: str, labels: Sequence[str]) -> None:
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise UserError(f"{title}: two columns are called {twice!r}; give each a name of its own")
+    twice = [label for label, count in Counter(labels).items() if count > 1]
+    if twice:
+        raise UserError(f"{title}: two columns are called {twice[0]!r}; give each a name of its own")
 
 
 def _gaps(column: Column) -> npt.NDArray[np.bool_]:
@@ -161,7 +172,9 @@ def _gaps(column: Column) -> npt.NDArray[np.bool_]:
         return np.isnan(column)
     if column.dtype.kind in "iub":
         return np.zeros(len(column), dtype=np.bool_)
-    return np.array([value in (None, "") or bool(np.isreal(value) and np.isnan(value)) for value in column])
+    return np.array(
+        [value == "" if isinstance(value, str) else str(value).lower() in NO_VALUES for value in column]
+    )
 
 
 def _csv(path: Path) -> dict[str, Column]:
@@ -171,13 +184,14 @@ def _csv(path: Path) -> dict[str, Column]:
             header = file.readline()
             file.seek(0)
             between = max(",;\t", key=header.count)
-            rows = list(csv.reader(file, delimiter=between))
+            reader = csv.reader(file, delimiter=between)
+            lines = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read ({error})") from None
-    rows = [row for row in rows if row]
-    for number, row in enumerate(rows):
+    rows = [row for _, row in lines]
+    for number, row in lines:
         if len(row) != len(rows[0]):
-            raise UserError(f"{path}: line {number + 1} has {len(row)} values for {len(rows[0])} columns")
+            raise UserError(f"{path}: line {number} has {len(row)} values for {len(rows[0])} columns")
     if len(rows) < 2:
         raise UserError(f"{path}: expected a line that names the columns, and rows")
     _check_once(str(path), [label.strip() for label in rows[0]])

@@ -13,6 +13,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from consilience.torch_internals import (
     drop_dead_code,
     every_operation,
     leaves,
-    map_leaves,
+    map_tensors,
     program_of,
     unsafe_view,
 )
@@ -157,7 +158,13 @@ class Recorder:
             size = (list(result.shape), _FILLS[operation])
             self._know(result, self.graph.call_function(_ATEN.full.default, size, kind))
             return result
-        node = self.graph.call_function(operation, *map_leaves(self._named, (args, kwargs)))
+        given = tuple([self._named(value) for value in args])  # constants among them get nodes of their own
+        options = {name: self._named(value) for name, value in kwargs.items()}
+        # What a node is made with is searched for symbols, which takes longer than all else.
+        node = self.graph.create_node("call_function", operation, name=_name(operation))
+        node.args = given
+        if options:
+            node.kwargs = options
         if isinstance(result, Tensor):
             self._know(result, node)
         else:
@@ -168,11 +175,13 @@ class Recorder:
 
     def node(self, value: Tensor) -> Node:
         """What stands for a tensor; one that was neither given nor computed is a constant."""
-        if id(value) not in self._nodes:
+        known = self._nodes.get(id(value))
+        if known is None:
             name = f"constant_{len(self._layouts)}"
             self.constants.register_buffer(name, value)
-            self._know(value, self.graph.get_attr(name))
-        return self._nodes[id(value)]
+            known = self.graph.get_attr(name)
+            self._know(value, known)
+        return known
 
     def _know(self, value: Tensor, node: Node) -> None:
         """Let a node stand for a tensor while it lives: all tensors of a step would take much memory."""
@@ -188,9 +197,11 @@ class Recorder:
         if not fixed:
             self._varying.add(node)
         self._watches[identity] = weakref.ref(value, forget)
-        node.meta.setdefault("form", Form(value.shape, value.stride(), value.dtype, value.device))
-        node.meta.setdefault(STORAGE, (value.untyped_storage().data_ptr(), value.untyped_storage().nbytes()))
-        self._layouts.setdefault(node, _layout(value))
+        if node not in self._layouts:
+            storage = value.untyped_storage()
+            node.meta["form"] = Form(value.shape, value.stride(), value.dtype, value.device)
+            node.meta[STORAGE] = (storage.data_ptr(), storage.nbytes())
+            self._layouts[node] = _layout(value)
 
     def _seen_before(self, view: Tensor, node: Node) -> Node | None:
         """The node whose view of the memory a view of it comes back to, e.g. transposed twice.
@@ -212,8 +223,11 @@ class Recorder:
             raise RuntimeError(f"{operation}: Python code read a tensor's value, e.g. by .item()")
         return True
 
-    def _named(self, value: object) -> object:
-        return self.node(value) if isinstance(value, Tensor) else value
+    def _named(self, value: Any) -> Any:
+        """An argument with nodes in place of tensors."""
+        if isinstance(value, Tensor):
+            return self.node(value)
+        return map_tensors(self.node, value) if isinstance(value, tuple | list | dict) else value
 
 
 def peak_bytes(module: GraphModule) -> int:
@@ -244,6 +258,12 @@ def peak_bytes(module: GraphModule) -> int:
         changes[first] += size
         changes[end + 1] -= size
     return max(itertools.accumulate(changes))
+
+
+@cache
+def _name(operation: object) -> str:
+    """The beginning of the names of what an operation gives, in written code."""
+    return str(getattr(operation, "__name__", "value")).partition(".")[0]
 
 
 def _layout(value: Tensor) -> tuple[object, ...]:
