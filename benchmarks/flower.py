@@ -4,7 +4,7 @@ Both run on one SuperLink with three SuperNodes on this machine, with the same m
 steps. Flower starts a process for every message; its own FedAvg then imports torch, loads data and
 trains there, ours hands bytes to a resident site. Needs `consilience[flower]`.
 
-    python benchmarks/flower.py [--rounds 5] [--hidden 200 200]
+    python benchmarks/flower.py [--rounds 5] [--hidden "200 200"] [--out results/flower.json]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import textwrap
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deploy" / "flower"))
+from cpu import environment
 from processes import BIN, Place, opened, status, until
 
 from consilience.config.config import read_config
@@ -145,10 +146,11 @@ def ours(place: Place, rounds: int, hidden: str, method: str) -> tuple[list[floa
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write down."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hidden", default="200 200")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "flower.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as place:
         place.superlink()
@@ -157,13 +159,22 @@ def main() -> None:
         results = {"flower fedavg": plain(place, options.rounds, options.hidden)}
         for method in ("fedavg", "hwa"):
             results[f"consilience {method}"] = ours(place, options.rounds + 1, options.hidden, method)
-    base_seconds, base_bytes = statistics.median(results["flower fedavg"][0]), results["flower fedavg"][1]
-    for name, (seconds, count) in results.items():
-        middle = statistics.median(seconds)
-        print(
-            f"{name:20} {middle:6.1f} s an exchange ({min(seconds):.1f} to {max(seconds):.1f}), "
-            f"{middle / base_seconds:.2f} times; {count:,} bytes a message, {count / base_bytes:.4f} times"
-        )
+    rows = {name: summary(*found) for name, found in results.items()}
+    base = rows["flower fedavg"]
+    for name, row in rows.items():
+        row["seconds_ratio"] = round(row["seconds"] / base["seconds"], 2)
+        row["bytes_ratio"] = round(row["bytes"] / base["bytes"], 4)
+        took = f"{row['seconds']:6.1f} s an exchange ({row['least']:.1f} to {row['most']:.1f})"
+        size = f"{row['bytes']:,} bytes a message"
+        print(f"{name:20} {took}, {row['seconds_ratio']:.2f} times; {size}, {row['bytes_ratio']:.4f} times")
+    settings = {"sites": SITES, "hidden": options.hidden, "steps": STEPS, "exchanges": options.rounds}
+    found = {"environment": environment(), "settings": settings, "results": rows}
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def summary(seconds: list[float], size: int) -> dict[str, float]:
+    """What exchanges took in the median, at least and at most, and how large a message was."""
+    return {"seconds": statistics.median(seconds), "least": min(seconds), "most": max(seconds), "bytes": size}
 
 
 if __name__ == "__main__":

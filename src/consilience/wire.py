@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import safetensors
 import safetensors.torch
@@ -77,6 +77,8 @@ def decode(data: bytes) -> tuple[State, Header]:
         run, kind, *numbers = fields["about"].split(" ")
         found = {name: int(number) for name, number in zip(WIDTHS, numbers, strict=True)}
         header = Header(**found, run=run.rstrip("-"), kind=cast(Kind, kind.rstrip("-")))
+        if header.kind not in get_args(Kind):
+            raise ValueError(f"it is about {header.kind!r}")
         groups = json.loads(fields["groups"])
         if not isinstance(groups, list) or not {name.partition("/")[0] for name in tensors} <= set(groups):
             raise ValueError("its groups are not those of its tensors")

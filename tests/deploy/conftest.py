@@ -106,6 +106,7 @@ def federate() -> Federate:
             population=len(SIZES),
             participation=participation,
             digest="0123456789abcdef" * 4,
+            sums=world.blank_tally,
             adjacency=world.replicas[0].adjacency,
         )
         return Federation(simulation, terms)

@@ -16,10 +16,11 @@ from consilience.cli.app import app
 from consilience.config.config import Config, read_config
 from consilience.deploy.agreeing import agree, facts_of
 from consilience.deploy.carrying import InProcess
-from consilience.deploy.journal import AUDIT, METRICS, read_lines, read_status
+from consilience.deploy.journal import AUDIT, METRICS, Journal, read_lines, read_status
 from consilience.deploy.serving import serve
 from consilience.deploy.site import Order, Site
 from consilience.errors import UserError
+from consilience.monitor.tail import Tail
 
 VALUES = {
     "data": "mnist-sample",
@@ -117,6 +118,17 @@ def test_a_quorum_is_a_share_a_number_or_all(quorum, reason):
         config(deploy={"quorum": quorum})
 
 
+def test_a_line_that_was_torn_spoils_no_other(tmp_path):
+    journal = Journal(tmp_path, "abc", "hub")
+    journal.note(1, {})
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"round": 2, "te')
+    journal.note(3, {})
+    tail = Tail(tmp_path / METRICS)
+    assert [line["round"] for line in tail.read()] == [1, 3]
+    assert tail.damaged == 1
+
+
 def test_a_hub_at_work_scores_its_model_and_leaves_it_behind(tmp_path):
     split = {"name": "iid", "holdout": 0.2}
     one = agree(config(partition=split))
@@ -128,8 +140,8 @@ def test_a_hub_at_work_scores_its_model_and_leaves_it_behind(tmp_path):
     expected = [record["test_accuracy"] for record in simulated.records]
     assert [line["test_accuracy"] for line in rounds] == pytest.approx(expected, abs=1e-12)
     assert {kind: sorted(by_site) for kind, by_site in last["final"].items()} == {
-        "own train": ["0", "1", "2"],
-        "own holdout": ["0", "1", "2"],
+        "train": ["0", "1", "2"],
+        "own": ["0", "1", "2"],
     }
     status = read_status(tmp_path)
     assert status is not None

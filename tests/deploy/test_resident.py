@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import stat
 import threading
@@ -11,7 +12,9 @@ import pytest
 from consilience.config.config import read_config
 from consilience.deploy import sockets
 from consilience.deploy.agreeing import agree
+from consilience.deploy.journal import AUDIT, Journal, read_lines
 from consilience.deploy.refused import RefusedError
+from consilience.deploy.resident import Resident, site_in, stationed
 from consilience.deploy.secret import secret_of
 from consilience.errors import UserError
 
@@ -91,6 +94,28 @@ def test_a_reason_travels(tmp_path):
         with pytest.raises(RefusedError, match="not today"):
             sockets.hand_over(tmp_path / "s", b"order", 0, 10)
         thread.join()
+
+
+def test_who_only_looks_whether_a_site_is_there_is_not_refused(tmp_path):
+    agreement = agree(read_config({"clients": 2, "model": {"name": "mlp", "hidden": [2]}}))
+    with stationed(tmp_path / "o", tmp_path / "s") as listener:
+        site = site_in(tmp_path / "o", agreement, 0, agreement.dealt(0))
+        resident = Resident(site, Journal(tmp_path / "o", agreement.terms.run, "0"))
+        thread = threading.Thread(target=_until_closed, args=(resident, listener))
+        thread.start()
+        with pytest.raises(UserError, match="another site listens"):
+            sockets.listen(tmp_path / "s")
+        with pytest.raises(RefusedError, match="not a whole consilience message"):
+            sockets.hand_over(tmp_path / "s", b"order", 0, 10)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    (line,) = read_lines(tmp_path / "o" / AUDIT)
+    assert "not a whole consilience message" in line["reason"]
+
+
+def _until_closed(resident, listener):
+    with contextlib.suppress(OSError):
+        resident.attend(listener)
 
 
 def test_a_secret_is_drawn_once_and_kept(tmp_path):

@@ -103,6 +103,14 @@ def test_a_site_brings_its_own_rows(written):
     small = Dataset.from_arrays("small", inputs, targets, inputs, targets)
     with pytest.raises(UserError, match="do not fit the federation"):
         agreement.brought(small)
+    whole = load("mnist-sample")
+    rows, labels = whole.inputs[:5], whole.targets[:5]
+    shares = Dataset.from_arrays("shares", rows / 255, labels, rows / 255, labels)
+    with pytest.raises(UserError, match="inputs of type float32 do not fit the federation, which has uint8"):
+        agreement.brought(shares)
+    measured = Dataset.from_arrays("measured", rows, labels / 2, rows, labels / 2)
+    with pytest.raises(UserError, match="targets of type float32 do not fit the federation, which has int64"):
+        agreement.brought(measured)
 
 
 def test_folders_and_graphs_are_refused_in_one_line(written, tmp_path):
@@ -123,6 +131,8 @@ def test_folders_and_graphs_are_refused_in_one_line(written, tmp_path):
     [
         (["--client", "3"], "there is no site 3: there are 0 to 2"),
         (["--client", "0", "--data", "mnits"], "unknown data set 'mnits'"),
+        (["--client", "0", "--device", "cuda:99"], "device cuda:99 is not available here; use cpu or auto"),
+        (["--client", "0", "--device", "abacus"], "device"),
     ],
 )
 def test_a_site_that_cannot_begin_says_so(words, says, written, tmp_path):
@@ -139,6 +149,13 @@ def test_without_flower_there_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr", None)
     with pytest.raises(ImportError, match=r"pip install 'consilience\[flower\]'"):
         importlib.import_module("consilience.flower")
+
+
+def test_an_app_can_be_written_where_there_is_no_flower(written, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    done = CliRunner().invoke(app, ["deploy", "flower", str(written), "--out", str(tmp_path / "a")])
+    assert done.exit_code == 0, done.output
+    assert "Flower is not installed here" in done.output
 
 
 def test_who_is_started_for_every_message_does_not_import_torch():

@@ -9,6 +9,7 @@ import pytest
 from consilience.config import read_config
 from consilience.deploy.agreeing import agree
 from consilience.deploy.carrying import InProcess
+from consilience.deploy.journal import Journal, read_lines
 from consilience.deploy.serving import serve
 from consilience.deploy.site import Site
 from consilience.monitor.gathering import state_of
@@ -44,6 +45,19 @@ def test_the_scores_of_sites_at_the_end_are_no_point_of_the_curve(tmp_path, fold
     assert panel["lines"][0]["nodes"] == [0.9, None, None]
     assert [point[1] for point in panel["lines"][0]["curve"]] == [0.5, 0.6]
     assert panel["lines"][0]["bytes_up"] == 2000
+
+
+def test_a_site_beside_its_hub_adds_what_it_refused_and_hides_nothing(tmp_path, folders):
+    hub = folders.hub(tmp_path / "hub")
+    with (hub / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"round": 2, "final": {"train": {"0": {"accuracy": 0.9}}}}) + "\n")
+    site = Journal(tmp_path / "site", "abc", "0")
+    site.stand({"samples": 10, "answered": 3})
+    site.refuse("hub", "the order is of another run")  # it does not know of which round that was to be
+    (panel,) = state_of(tmp_path)["panels"]
+    assert panel["lines"][0]["nodes"] == [0.9, None, None]
+    assert [(place["round"], place["bytes_up"]) for place in panel["places"]] == [(None, None)] * 3
+    assert [(one["round"], one["at"]) for one in panel["refusals"]] == [(0, "0"), (2, "hub"), (1, "hub")]
 
 
 def test_a_hub_that_has_only_refused_so_far_is_shown(tmp_path, folders):
@@ -117,6 +131,8 @@ def test_a_real_hub_writes_what_the_page_needs(tmp_path):
     assert line["bytes_up"] == sum(hub.traffic.up.values()) > 0
     assert [point[0] for point in line["curve"]] == [1, 2]
     assert [place["state"] for place in panel["places"]] == ["heard", "heard", "asked, no answer"]
+    final = read_lines(tmp_path / "metrics.jsonl")[-1]["final"]["train"]
+    assert line["nodes"] == [final[str(number)]["accuracy"] for number in range(3)]
     assert [place["samples"] for place in panel["places"]] == [hub.enrolled[number] for number in range(3)]
     assert [(one["round"], one["sender"], one["reason"]) for one in panel["refusals"]] == [
         (2, "2", "its answer was lost")

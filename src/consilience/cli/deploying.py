@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,8 @@ def flower(
     for path in write_app(agreement, out):
         print(path)
     print(f"terms {agreement.terms.run}; run it with: flwr run {out}")
+    if find_spec("flwr") is None:
+        print("Flower is not installed here; where the app is to run: pip install 'consilience[flower]'")
 
 
 def site(
@@ -51,25 +54,32 @@ def site(
             "'{name: ..., options: {...}}'. By default those that the file's partition deals to client N."
         ),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Where it trains: cpu, cuda:0, ..., or auto. By default the file's `device`."),
+    ] = None,
 ) -> None:
     """Keep a site at work beside a SuperNode: it holds data and memory, and answers orders at a socket."""
     from consilience.deploy.agreeing import agree
     from consilience.deploy.files import federation_of, own_data
     from consilience.deploy.journal import Journal
     from consilience.deploy.resident import Resident, site_in, stationed
+    from consilience.engine.determinism import repeatable
 
-    agreement = agree(federation_of(file, here=data is None))
+    config = federation_of(file, here=data is None, device=device)
+    agreement = agree(config, config.torch_device)
     if agreement.terms.graph:
         raise UserError("this federation has no server: its members run `consilience node`")
     if not 0 <= client < agreement.terms.population:
         raise UserError(f"there is no site {client}: there are 0 to {agreement.terms.population - 1}")
     own = agreement.dealt(client) if data is None else agreement.brought(own_data(data))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with stationed(out, socket) as listener:
+    with stationed(out, socket) as listener, repeatable(agreement.device, config.precision):
         resident = Resident(
             site_in(out, agreement, client, own), Journal(out, agreement.terms.run, str(client))
         )
-        print(f"site {client} with {own.samples} rows, terms {agreement.terms.run}, at {socket}", flush=True)
+        where = f"on {agreement.device}, at {socket}"
+        print(f"site {client} with {own.samples} rows, terms {agreement.terms.run}, {where}", flush=True)
         try:
             resident.attend(listener)
         except KeyboardInterrupt:

@@ -19,8 +19,8 @@ from consilience.data.dataset import Dataset, problem_of
 from consilience.data.normalising import normalisation
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners.iid import Iid
-from consilience.data.stored import whole
-from consilience.deploy.site import Own
+from consilience.data.stored import Inputs, whole
+from consilience.deploy.site import Own, blank_sums
 from consilience.deploy.terms import Terms
 from consilience.engine.build import adjacency_of, fitted, initial_models, task_of
 from consilience.engine.scene import Scene
@@ -57,6 +57,8 @@ class Agreement:
     arm: Arm
     terms: Terms
     facts: FactsSection
+    device: torch.device
+    """Where the member works: its data are there, and what of the model is not trained."""
 
     @property
     def scene(self) -> Scene:
@@ -65,7 +67,7 @@ class Agreement:
 
     @cached_property
     def _initial(self) -> State:
-        return initial_models(replace(self.scene, device=CPU), self.terms.task, self.terms.seed)
+        return initial_models(self.scene, self.terms.task, self.terms.seed)
 
     def initial(self, number: int = 0) -> State:
         """The initial model of a member, or of the server."""
@@ -95,7 +97,13 @@ class Agreement:
                 f"targets of shape {list(data.targets.shape[1:])} do not fit the federation, which has "
                 f"{facts.target}"
             )
-        largest = int(data.targets.max()) if data.problem.has_classes else 0
+        kinds = {"inputs": (data.inputs, facts.inputs), "targets": (data.targets, facts.targets)}
+        for name, (values, agreed) in kinds.items():
+            if type_name(values) != agreed:  # bytes and shares of 1 would both be normalised as one of them
+                raise UserError(
+                    f"{name} of type {type_name(values)} do not fit the federation, which has {agreed}"
+                )
+        largest = max(data.targets.flatten().tolist(), default=0) if data.problem.has_classes else 0
         if largest >= facts.outputs:
             raise UserError(f"there is a class {largest}, and the federation has 0 to {facts.outputs - 1}")
         holdout = self.arm.config.partition.holdout
@@ -104,9 +112,7 @@ class Agreement:
         return self._own(whole(data.inputs), data.targets, np.sort(split.holdouts[0]))
 
     def _own(self, inputs: torch.Tensor, targets: torch.Tensor, holdout: IntArray) -> Own:
-        dtype = self.scene.dtype
-        shift, scale = (torch.tensor(one, dtype=dtype) for one in (self.facts.shift, self.facts.scale))
-        return Own(Pool(inputs.clone(), targets.clone(), shift, scale, dtype), holdout)
+        return Own(_pool(inputs.clone(), targets.clone(), self.facts, self.scene.dtype, self.device), holdout)
 
     @cached_property
     def tested(self) -> tuple[Pool, IntArray] | None:
@@ -118,20 +124,38 @@ class Agreement:
         return own.pool, np.arange(len(data.test_targets), dtype=np.int64)
 
 
-def agree(config: Config) -> Agreement:
-    """The terms of the one federation that a configuration describes."""
-    found = agreements(config)
+def _pool(
+    inputs: torch.Tensor, targets: torch.Tensor, facts: FactsSection, dtype: torch.dtype, device: torch.device
+) -> Pool:
+    shift, scale = (torch.tensor(one, dtype=dtype, device=device) for one in (facts.shift, facts.scale))
+    return Pool(inputs.to(device), targets.to(device), shift, scale, dtype)
+
+
+def agree(config: Config, device: torch.device = CPU) -> Agreement:
+    """The terms of the one federation that a configuration describes, for a member that works on a device."""
+    found = agreements(config, device)
     if len(found) > 1:
         shown = ", ".join(f"{one.arm.labels[0]} seed {one.terms.seed}" for one in found[:4])
         raise UserError(f"a federation has one method, one seed and one value of each number; here: {shown}")
     return found[0]
 
 
-def agreements(config: Config) -> list[Agreement]:
+def agreements(config: Config, device: torch.device = CPU) -> list[Agreement]:
     """The terms of every method with every seed and number that a configuration has."""
-    arms = plan(config) if config.deploy.facts is None else _without_data(config, config.deploy.facts)
+    # The device that it names is that of sites; a server, or whoever writes an app, need not have it.
+    here = config.model_copy(update={"device": "cpu"})
+    arms = plan(here) if config.deploy.facts is None else _without_data(here, config.deploy.facts)
     return [
-        _agreement(replace(arm, variants=(variant,), numbers=(numbers,), scene=_with_seed(arm.scene, seed)))
+        _agreement(
+            replace(
+                arm,
+                config=arm.config.model_copy(update={"device": config.device}),
+                variants=(variant,),
+                numbers=(numbers,),
+                scene=_with_seed(arm.scene, seed),
+            ),
+            device,
+        )
         for arm in arms
         for variant, numbers in zip(arm.variants, arm.numbers, strict=True)
         for seed in arm.scene.seeds
@@ -161,14 +185,16 @@ def _without_data(config: Config, facts: FactsSection) -> Sequence[Arm]:
     return found
 
 
-def _agreement(arm: Arm) -> Agreement:
+def _agreement(arm: Arm, device: torch.device) -> Agreement:
     scene, config = arm.scene, arm.config
     (seed,) = scene.seeds
     if scene.network != type(scene.network)():
         raise UserError("network describes a simulated one; a federation has its own: leave it out")
-    task = task_of(scene, CPU)
+    task = task_of(scene, device)
     ((algorithm, solver),) = fitted(scene.dataset, task, arm.variants)
     facts = config.deploy.facts or facts_of(scene)
+    data = scene.dataset
+    blank = _pool(data.inputs[:1], data.targets[:1], facts, scene.dtype, device)
     terms = Terms(
         task=task,
         algorithm=algorithm,
@@ -179,9 +205,10 @@ def _agreement(arm: Arm) -> Agreement:
         population=scene.population,
         participation=scene.participation,
         digest=_digest(arm, facts, seed),
+        sums=blank_sums(task, blank),
         adjacency=adjacency_of(scene, seed),
     )
-    return Agreement(arm, terms, facts)
+    return Agreement(arm, terms, facts, device)
 
 
 def facts_of(scene: Scene) -> FactsSection:
@@ -190,13 +217,18 @@ def facts_of(scene: Scene) -> FactsSection:
     return FactsSection(
         shape=list(scene.dataset.shape),
         outputs=scene.dataset.outputs,
-        inputs=str(scene.dataset.inputs.dtype).removeprefix("torch."),
-        targets=str(scene.dataset.targets.dtype).removeprefix("torch."),
+        inputs=type_name(scene.dataset.inputs),
+        targets=type_name(scene.dataset.targets),
         target=list(scene.dataset.targets.shape[1:]),
         padding=scene.dataset.padding,
         shift=shift.tolist(),
         scale=scale.tolist(),
     )
+
+
+def type_name(values: Inputs) -> str:
+    """The type of inputs or targets, in a word."""
+    return str(values.dtype).removeprefix("torch.")
 
 
 def _digest(arm: Arm, facts: FactsSection, seed: int) -> str:

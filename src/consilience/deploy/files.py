@@ -29,13 +29,14 @@ def described(agreement: Agreement) -> dict[str, Any]:
     return settled.written()
 
 
-def federation_of(path: Path, *, here: bool) -> Config:
+def federation_of(path: Path, *, here: bool, device: str | None = None) -> Config:
     """The configuration in a member's file.
 
     Args:
         path: The file.
         here: Whether the data that it names are on this machine and wanted; else what it says about their
             form is enough, and they are neither looked for nor loaded.
+        device: The device to work on, in place of the one that it names.
     """
     values = read_values(path)
     deploy = dict(values.get("deploy") or {})
@@ -44,6 +45,8 @@ def federation_of(path: Path, *, here: bool) -> Config:
         values["deploy"] = deploy
     elif deploy.get("facts") is not None:
         values.pop("data", None)
+    if device is not None:
+        values["device"] = device
     return read_config(values, str(path))
 
 

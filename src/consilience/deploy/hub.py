@@ -18,22 +18,21 @@ import numpy as np
 from consilience import tree, wire
 from consilience.algorithm import Phase
 from consilience.deploy import kept
-from consilience.deploy.site import NEVER, Order
+from consilience.deploy.site import NEVER, SCORED, Order
 from consilience.deploy.terms import RefusedError, Terms, check_form, check_header, place_of, read
+from consilience.exchange import screen
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import sample_clients
 from consilience.exchange.inbox import Arrival, make_inbox, screened
 from consilience.exchange.schemas import Exchanged
 from consilience.exchange.traffic import Traffic, times
-from consilience.types import Params, State
+from consilience.types import State
 
 Quorum = float | int | Literal["all"]
 """How many of a cohort must be heard: a share, a number, or all, and then an exchange is repeated."""
 
 ENROLLING = Address(0, 0)
 """The exchange that messages name which are of none."""
-SCORES = 2**20
-"""How many bytes an answer has at most that is about scores, or about who takes part."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +123,7 @@ class Hub:
     def enrol(self, site: int, answer: bytes) -> str | None:
         """Take a site in, or say why not. Which site it is, the connection says, and not the answer."""
         try:
-            if len(answer) > SCORES:
-                raise RefusedError(f"it has {len(answer):,} bytes, more than it takes to enrol")
-            _, header = read(answer)
+            _, header = read(answer, wire.size_of(tree.Schema.of({})))
             check_header(header, self.terms, "enrol", ENROLLING, site)
             if not 0 <= site < self.terms.population:
                 raise RefusedError(f"there are sites 0 to {self.terms.population - 1}")
@@ -167,15 +164,19 @@ class Hub:
                 refused[site] = str(error)
         accepted, unfit = screened(arrivals, form.message(phase))
         refused |= unfit
-        heard = tuple(one.sender for one in accepted)
         now.traffic.add(self._traffic(phase, down, form, len(asked), len(arrivals)))
-        enough = len(heard) >= self.needed(len(asked))
+        state, enough = self.state, len(accepted) >= self.needed(len(asked))
+        if enough:
+            state = phase.combine(self.state, make_inbox(accepted, population=self._population))
+            if not screen.sound(state):  # each is finite, but their sums are not: no site could go on from it
+                refused |= {one.sender: "combined with the others it is not finite" for one in accepted}
+                accepted, enough = (), False
+        heard = tuple(one.sender for one in accepted)
         if not enough and (self.quorum == "all" or address.setup):
             self._save()
             return Report(address, tuple(asked), heard, refused, done=False)
         if enough:
-            self.state = phase.combine(self.state, make_inbox(accepted, population=self._population))
-            self._blank = after
+            self.state, self._blank = state, after
             for one in accepted:
                 now.accepted[one.sender] = self.terms.number(address)
                 self._said[one.sender] = self._remembered(one.message)
@@ -265,21 +266,24 @@ class Hub:
         refused: dict[int, str] = {}
         for site, data in sorted(answers.items()):
             try:
-                if len(data) > SCORES:
-                    raise RefusedError(f"it has {len(data):,} bytes, more than scores can have")
-                sums, header = read(data)
-                check_header(header, self.terms, "score", Address(self.round, 0), site)
-                for kind, tally in sums.items():
-                    found.setdefault(kind, {})[site] = self._scores_of(tally)
+                for kind, scores in self._scored(site, data).items():
+                    found.setdefault(kind, {})[site] = scores
             except RefusedError as error:
                 refused[site] = str(error)
         return found, refused
 
-    def _scores_of(self, tally: Params) -> dict[str, float]:
-        try:
-            return {name: float(value) for name, value in self.terms.task.scores(tally).items()}
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise RefusedError(f"its sums are not those of the problem: {error}") from None
+    def _scored(self, site: int, data: bytes) -> dict[str, dict[str, float]]:
+        """What a site's sums say, by kind of rows; RefusedError says why they cannot be used."""
+        most = wire.size_of(tree.Schema.of(dict.fromkeys(SCORED, self.terms.sums)))
+        if len(data) > most:
+            raise RefusedError(f"it has {len(data):,} bytes, more than the {most:,} that scores can have")
+        sums, header = read(data)
+        check_header(header, self.terms, "score", Address(self.round, 0), site)
+        check_form(sums, tree.Schema.of({kind: self.terms.sums for kind in sums if kind in SCORED}))
+        return {
+            kind: {name: float(value) for name, value in self.terms.task.scores(tally).items()}
+            for kind, tally in sums.items()
+        }
 
     # Messages and files.
 

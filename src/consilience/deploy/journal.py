@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,8 +47,10 @@ class Journal:
 
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
         whole = {"time": time.time(), "run": self.run, "member": self.member, **line}
-        with (self.folder / name).open("a") as file:
-            file.write(json_line(whole) + "\n")
+        with (self.folder / name).open("ab+") as file:
+            # A line that a power cut has torn must not spoil the next one.
+            torn = file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
+            file.write(b"\n" * torn + f"{json_line(whole)}\n".encode())
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:

@@ -63,9 +63,11 @@ class Resident:
                 try:
                     self._attend_one(connection)
                 except OSError as error:  # whoever brought the order is gone; the hub will ask again
-                    LOG.warning("an answer could not be delivered: %s", error.strerror or error)
+                    LOG.warning("an order or its answer got lost: %s", error.strerror or error)
 
     def _attend_one(self, connection: socket.socket) -> None:
+        if not connection.recv(1, socket.MSG_PEEK):
+            return  # somebody only looked whether a site is here
         try:
             _, accepted, data = sockets.receive(connection, {sockets.ORDER: self.site.largest})
             answer = self._answer(Order(data, accepted))

@@ -24,7 +24,9 @@ def secret_of(folder: Path, agreement: Agreement) -> int | None:
         try:
             return int(path.read_text())
         except ValueError:
-            raise UserError(f"{path} does not hold the number that this member drew") from None
+            raise UserError(
+                f"{path} does not hold the number that this member drew; remove it to draw another"
+            ) from None
     with os.fdopen(handle, "w") as file:
         drawn = secrets.randbits(63)
         file.write(f"{drawn}\n")

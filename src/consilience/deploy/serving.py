@@ -54,9 +54,9 @@ def serve(
             if (now + 1) % config.evaluate.every == 0 or hub.done:
                 scores = _scores(agreement, hub)
             took, begun = time.perf_counter() - begun, time.perf_counter()
-            journal.note(now + 1, {"seconds": took, **_facts(hub, report), **scores})
+            journal.note(now + 1, {"seconds": took, **_facts(hub), **_went(report), **scores})
             LOG.info(_line(hub, report, scores, took))
-        journal.stand({**_facts(hub, report), **scores, "done": hub.done})
+        journal.stand({**_facts(hub), **_went(report), **scores, "done": hub.done})
     if config.evaluate.clients:
         _score_sites(hub, carrier, journal)
     save_weights(folder, agreement.arm, terms.task, [(0, None, hub.evaluated_model())])
@@ -66,6 +66,7 @@ def serve(
 def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], None], until: float) -> None:
     """Enrol whoever is there; go on once everybody is known, or enough are and the time for it is over."""
     told: dict[int, str] = {}
+    shown = None
     while True:
         refused = enrol(hub, carrier)
         for site, reason in refused.items() - told.items():  # once, and not whenever they are asked again
@@ -76,6 +77,10 @@ def _gather(hub: Hub, carrier: Carrier, journal: Journal, wait: Callable[[], Non
         enough = hub.quorum != "all" and len(hub.enrolled) >= hub.needed(hub.terms.population)
         if not missing or (enough and time.monotonic() > until):
             return
+        if missing != shown:
+            LOG.info("waiting for sites: %d of %d are here", len(hub.enrolled), hub.terms.population)
+            journal.stand({**_facts(hub), "done": False})
+        shown = missing
         wait()
 
 
@@ -104,15 +109,20 @@ def _line(hub: Hub, report: Report, scores: Mapping[str, float], took: float) ->
     return f"round {round_number} of {hub.terms.rounds}: heard {heard} of {asked}{shown}, {took:.1f} s"
 
 
-def _facts(hub: Hub, report: Report) -> dict[str, Any]:
+def _facts(hub: Hub) -> dict[str, Any]:
     return {
         "rounds": hub.terms.rounds,
-        "asked": list(report.asked),
-        "heard": list(report.heard),
-        "refused": {str(site): reason for site, reason in report.refused.items()},
         "sites": {str(site): samples for site, samples in hub.enrolled.items()},
         "bytes_up": sum(hub.traffic.up.values()),
         "bytes_down": sum(hub.traffic.down.values()),
+    }
+
+
+def _went(report: Report) -> dict[str, Any]:
+    return {
+        "asked": list(report.asked),
+        "heard": list(report.heard),
+        "refused": {str(site): reason for site, reason in report.refused.items()},
     }
 
 
@@ -121,7 +131,8 @@ def _scores(agreement: Agreement, hub: Hub) -> dict[str, float]:
     tested, model = agreement.tested, hub.evaluated_model()
     if tested is None or not model:
         return {}
-    sums = tally_of(agreement.terms, *(tested[0], model, tested[1]))
+    pool, rows = tested
+    sums = tally_of(agreement.terms, pool, model, rows)
     return {f"test_{name}": float(value) for name, value in agreement.terms.task.scores(sums).items()}
 
 
@@ -131,7 +142,7 @@ def _score_sites(hub: Hub, carrier: Carrier, journal: Journal) -> None:
     answers = carrier.ask(hub.score_orders())
     found, refused = hub.scores(answers.data)
     for site, reason in {**answers.failed, **refused}.items():
-        journal.refuse(site, reason, hub.round)
+        journal.refuse(site, reason, hub.round - 1)  # there is no other round after the last
     metric = hub.terms.task.problem.metric.name
     means = {
         kind: float(np.mean([scores[metric] for scores in by_site.values()]))

@@ -15,7 +15,7 @@ from consilience.exchange.schemas import Exchanged, dry_run, idle_client, schema
 from consilience.graphs.base import Adjacency
 from consilience.learning.solvers import Solver
 from consilience.learning.task import Task
-from consilience.types import State
+from consilience.types import Params, State
 
 MEMBERS = 10**6
 """How many members a federation may have."""
@@ -39,6 +39,8 @@ class Terms:
     """How many of them take part in a round, at most."""
     digest: str
     """Tells these terms from all others."""
+    sums: Params
+    """Sums over no rows, in the form of those from which scores follow."""
     adjacency: Adjacency | None = None
     """[nodes, nodes] who hears whom; None where there is a server."""
 

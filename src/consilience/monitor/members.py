@@ -133,7 +133,8 @@ class MemberFolder:
         self._refusals.appendleft(
             Refusal(
                 time=number(line.get("time")),
-                round=count(line.get("round")) + 1,  # people count rounds from 1
+                # People count rounds from 1; a site does not know of which round something was to be.
+                round=0 if line.get("round") is None else count(line.get("round")) + 1,
                 at=text(line.get("member")),
                 sender=sender,
                 reason=text(line.get("reason")),
@@ -188,7 +189,7 @@ def _panel(run: str, members: Sequence[Member]) -> Panel:
         (refusal for member in members for refusal in member.refusals), key=lambda one: -(one.time or 0)
     )
     times = [member.time for member in members if member.time is not None]
-    scores = {**(hub.scores if hub else {}), **{one.member: one.score for one in others}}
+    scores = {one.member: one.score for one in others} | (hub.scores if hub else {})
     nodes = [scores.get(place.name) for place in places]
     return Panel(
         title=f"federation {run}" if run else "federation",
@@ -239,14 +240,15 @@ def _place(name: str, hub: Member | None, member: Member | None, refused: int) -
         state, trouble = ("done" if member.done else "there"), False
         if member.unheard:
             state, trouble = f"did not take what came from {', '.join(member.unheard)}", True
+    node = None if hub else member  # rounds and bytes of sites are counted at their hub
     return Place(
         name=name,
         state=state,
         trouble=trouble,
-        round=member.round if member else None,
+        round=node.round if node else None,
         samples=member.samples if member and member.samples is not None else hub and hub.sites.get(name),
-        bytes_up=member.bytes_up if member else None,
-        bytes_down=member.bytes_down if member else None,
+        bytes_up=node.bytes_up if node else None,
+        bytes_down=node.bytes_down if node else None,
         staleness=member.staleness if member else None,
         refused=refused,
         time=member.time if member else None,

@@ -72,6 +72,7 @@ class Refusal(Shown):
 
     time: Number = None
     round: Count = 0
+    """Counted from 1; 0: nobody says."""
     at: Text = ""
     """Who refused."""
     sender: Text = ""

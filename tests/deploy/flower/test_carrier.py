@@ -212,16 +212,17 @@ def test_a_site_that_is_not_there_yet_is_awaited_and_told_of_once(place):
     assert hub.done
     (line,) = read_lines(here.hub / AUDIT)
     assert "no site answers at" in line["reason"]
-    assert read_lines(here.hub / METRICS)[-1]["final"].keys() == {"own train", "own holdout"}
+    assert read_lines(here.hub / METRICS)[-1]["final"].keys() == {"train", "own"}
 
 
 def test_a_federation_that_is_over_is_scored_again(place):
     here = place(federation())
     served(here)
     served(here)
-    assert [
-        len(line["final"]["own train"]) for line in read_lines(here.hub / METRICS) if "final" in line
-    ] == [3, 3]
+    assert [len(line["final"]["train"]) for line in read_lines(here.hub / METRICS) if "final" in line] == [
+        3,
+        3,
+    ]
 
 
 # Who is who.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import struct
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'consilience[flower]'")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from consilience.errors import UserError
 from consilience.flower import HWAStrategy, RuleStrategy, curvature, evidence
@@ -160,7 +161,37 @@ def with_more(content):
     content["more"] = content["arrays"]
 
 
-@pytest.mark.parametrize("lie", [without_curvature, not_finite, of_other_shape, without_examples, with_more])
+def announced(shape: str) -> bytes:
+    """The head of an array in NumPy's format, and nothing after it."""
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode()
+
+
+ARRAYS = {
+    "empty": b"",
+    "an archive": b"PK\x03\x04" + bytes(30),
+    "a terabyte": announced("(274877906944,)"),
+    "no head": b"\x93NUMPY\x01\x00\x10\x00" + b"(" * 16,
+    "another version": b"\x93NUMPY\x09\x00" + bytes(100),
+    "a pickle": announced("(1,)").replace(b"<f4", b"|O ") + bytes(8),
+}
+
+
+def with_array(data):
+    def lie(content):
+        arrays = dict(content["arrays"])
+        arrays["0.bias"] = Array(dtype="float32", shape=(4,), stype="numpy.ndarray", data=data)
+        content["arrays"] = ArrayRecord(arrays)
+
+    return lie
+
+
+LIES = [without_curvature, not_finite, of_other_shape, without_examples, with_more]
+
+
+@pytest.mark.parametrize(
+    "lie", [*LIES, *(pytest.param(with_array(d), id=name) for name, d in ARRAYS.items())]
+)
 def test_a_reply_that_does_not_fit_does_not_count(lie):
     def merged(*contents):
         strategy = HWAStrategy()
