@@ -213,6 +213,8 @@ class Config(Section):
             raise UserError(f"topology: nodes must be at least 1, not {nodes}")
         if nodes is not None and self.clients is not None and nodes != self.clients:
             raise UserError(f"topology has {nodes} nodes, but clients is {self.clients}")
+        if not self.executor.startswith("ray") and (self.workers is not None or self.cluster != "auto"):
+            raise UserError("workers and cluster are those of executor: ray; set it, or leave these out")
         if not self.participation > 0:
             raise UserError(f"participation must be above 0, not {self.participation}")
         if isinstance(self.participation, float) and self.participation > 1:

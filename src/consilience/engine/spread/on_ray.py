@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import os
@@ -85,16 +84,18 @@ class Staff:
 
     Args:
         cluster: The address of a cluster; `auto`: the one that runs here, or a new one; `local`: a new one.
-        count: How many there are; None: one a GPU where they are to use these, else one a core.
+        count: How many there are to be; None: one a GPU where they are to use these, else one a core.
         gpu: Whether each of them has a GPU.
     """
 
     def __init__(self, cluster: str, count: int | None, *, gpu: bool) -> None:
         self.ray, self._ours = join(cluster, count)
-        self._kind, self._asked = ("GPU" if gpu else "CPU"), count
+        self._kind, self.asked = ("GPU" if gpu else "CPU"), count
         self.hired: list[Any] = []
         self._coming: dict[Any, Any] = {}
         """Actors that have not said yet that they are there, by what will tell."""
+        self.processes: dict[Any, int] = {}
+        """The processes of those that are there."""
         self._stillborn = 0
         """How many died before they were there, since the last one that was."""
         if gpu and not self._room():
@@ -104,10 +105,13 @@ class Staff:
         return int(self.ray.cluster_resources().get(self._kind, 0))
 
     def hire(self) -> None:
-        """Take as many as were asked for, or as many as the cluster has room for."""
+        """Have as many as are asked for, or as many as the cluster has room for."""
         room = self._room()
+        wanted = min(self.asked or room, room)
+        for actor in self.hired[wanted:] if self.asked else ():
+            self._dismiss(actor)
         options = {"num_gpus": 1} if self._kind == "GPU" else {"num_cpus": 1}
-        for _ in range(min(self._asked or room, room) - len(self.hired)):
+        for _ in range(wanted - len(self.hired)):
             actor = self.ray.remote(_Actor).options(**options, max_restarts=0).remote()
             self.hired.append(actor)
             self._coming[actor.there.remote()] = actor
@@ -118,10 +122,9 @@ class Staff:
         start = time.monotonic()
         while True:
             self._welcome()
-            coming = set(self._coming.values())
-            there = [actor for actor in self.hired if actor not in coming]
+            there = [actor for actor in self.hired if actor in self.processes]
             waited = time.monotonic() - start
-            if there and (not coming or waited > HEAD_START):
+            if there and (not self._coming or waited > HEAD_START):
                 return there
             if waited > PATIENCE:
                 raise UserError(
@@ -138,7 +141,7 @@ class Staff:
         for one in told:
             actor = self._coming.pop(one)
             try:
-                self.ray.get(one)
+                self.processes[actor] = self.ray.get(one)
                 self._stillborn = 0
             except self.ray.exceptions.RayError as error:
                 self.lose(actor, error)
@@ -150,14 +153,20 @@ class Staff:
         """Do without an actor that is gone."""
         if actor in self.hired:
             self.hired.remove(actor)
-            LOG.warning("a worker was lost, and its work is done again (%s)", type(error).__name__)
+            process = self.processes.pop(actor, "new")
+            LOG.warning("worker %s was lost, and its work is done again (%s)", process, type(error).__name__)
 
     def rest(self) -> None:
         """Leave the room on a cluster that others may use to them; our own stays for the next run."""
         if not self._ours:
-            for actor in self.hired:
-                self.ray.kill(actor)
-            self.hired, self._coming = [], {}
+            for actor in list(self.hired):
+                self._dismiss(actor)
+
+    def _dismiss(self, actor: Any) -> None:
+        self.ray.kill(actor)
+        self.hired.remove(actor)
+        self.processes.pop(actor, None)
+        self._coming = {told: other for told, other in self._coming.items() if other is not actor}
 
 
 class _Actor:
@@ -168,8 +177,9 @@ class _Actor:
         self._world = -1
         self._worker: Worker | None = None
 
-    def there(self) -> None:
-        """Say that it is there."""
+    def there(self) -> int:
+        """Say that it is there: the number of its process."""
+        return os.getpid()
 
     def settle(self, world: int, made: list[Any]) -> None:
         """Make a world, so that it is there when it is needed."""
@@ -194,10 +204,15 @@ class _Actor:
             self._worker = None
 
 
-@functools.cache
+STAFF: dict[tuple[str, bool], Staff] = {}
+"""The actors of this process, by where they are; they outlive a simulation: to start them takes seconds."""
+
+
 def staff_of(cluster: str, count: int | None, *, gpu: bool) -> Staff:
-    """The actors of this process on a cluster; they outlive a simulation: to start them takes seconds."""
-    return Staff(cluster, count, gpu=gpu)
+    """The actors of this process on a cluster, as many as are asked for."""
+    staff = STAFF.get((cluster, gpu)) or STAFF.setdefault((cluster, gpu), Staff(cluster, count, gpu=gpu))
+    staff.asked = count
+    return staff
 
 
 def join(cluster: str, count: int | None) -> tuple[Any, bool]:
