@@ -21,7 +21,7 @@ from torch import nn
 
 from consilience import tree
 from consilience.client import Client
-from consilience.engine.executors.base import Executor, Outcome
+from consilience.engine.executors.base import Errand, Executor, Outcome
 from consilience.engine.executors.lanes import Batched
 from consilience.engine.executors.sequential import Sequential
 from consilience.exchange.cohort import Cohort, Job, LocalWork
@@ -100,7 +100,7 @@ class Federation:
             )
             return action(client, {**down, **own_rows}), {}
 
-        return executor.clients(self.cohort, work, [sent, own or {}, facts])
+        return executor.clients(self.cohort, Errand(work), [sent, own or {}, facts])
 
 
 def pytest_collection_finish() -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -114,7 +114,11 @@ def run(
 def resume(
     path: RunPath,
     changes: Annotated[
-        list[str] | None, typer.Argument(help="More rounds, e.g. rounds=200.", metavar="[rounds=N]")
+        list[str] | None,
+        typer.Argument(
+            help="More rounds, e.g. rounds=200; or other workers.",
+            metavar="[rounds=N] [workers=N] [cluster=A]",
+        ),
     ] = None,
     kind: PlotFormat = "png",
 ) -> None:
@@ -124,7 +128,7 @@ def resume(
 
     _check_format(kind)
     with _resumable(path):
-        result = experiment.resume(path, display(), rounds=_rounds(changes or []))
+        result = experiment.resume(path, display(), **_changes(changes or []))
     show_result(result, _drawn(path, kind))
 
 
@@ -174,14 +178,20 @@ def export(
     print(write(load_model(file), to or file, kind))
 
 
-def _rounds(changes: list[str]) -> int | None:
-    """The number of rounds that is asked for; nothing else can change once a run has begun."""
-    found = None
+def _changes(changes: list[str]) -> dict[str, Any]:
+    """What is asked for: more rounds or another place; nothing else can change once a run has begun."""
+    found: dict[str, Any] = {}
     for change in changes:
         key, _, value = change.partition("=")
-        if key != "rounds" or not value.isdigit():
-            raise UserError(f"{change!r}: a run that has begun takes no other change than e.g. rounds=200")
-        found = int(value)
+        if key == "cluster" and value:
+            found[key] = value
+        elif key in ("rounds", "workers") and value.isdecimal() and value.isascii():
+            found[key] = int(value)
+        else:
+            raise UserError(
+                f"{change!r}: a run that has begun takes no other change than rounds=200, workers=4 or "
+                "cluster=ADDRESS"
+            )
     return found
 
 

@@ -141,6 +141,15 @@ class Config(Section):
         BeforeValidator(_read_seeds, json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int),
     ] = Field([0], min_length=1)
     executor: ExecutorName = "auto"
+    workers: int | None = Field(
+        None, ge=1, description="Processes of `executor: ray`; by default one a GPU, or one a core."
+    )
+    cluster: str = Field(
+        "auto",
+        min_length=1,
+        description="The Ray cluster they are on: an address; auto: the one that runs here, or a new "
+        "one; local: a new one.",
+    )
     lanes: int | None = Field(
         None, ge=1, description="Clients that train side by side; by default as memory allows."
     )
@@ -204,6 +213,8 @@ class Config(Section):
             raise UserError(f"topology: nodes must be at least 1, not {nodes}")
         if nodes is not None and self.clients is not None and nodes != self.clients:
             raise UserError(f"topology has {nodes} nodes, but clients is {self.clients}")
+        if not self.executor.startswith("ray") and (self.workers is not None or self.cluster != "auto"):
+            raise UserError("workers and cluster are those of executor: ray; set it, or leave these out")
         if not self.participation > 0:
             raise UserError(f"participation must be above 0, not {self.participation}")
         if isinstance(self.participation, float) and self.participation > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from consilience.engine.modules import module_of, takes_tokens, try_model
 from consilience.engine.network import Network
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import ExecutorName, Scene
+from consilience.engine.spread.executor import Spread
 from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
 from consilience.exchange import uses
@@ -106,7 +108,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     A replica is one seed of one variant. They are ordered by variant, then by seed.
     """
     task = task_of(scene, scene.device)
-    variants = fitted(scene.dataset, task, variants)
+    given, variants = variants, fitted(scene.dataset, task, variants)
     replicas = _replicas(scene, len(variants))
     method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
     solver, solver_numbers = sweeping.merge_variants([s for _, s in variants], scene.dtype, scene.device)
@@ -118,7 +120,7 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
     world = World(
         task=task,
         pool=pool,
-        executor=choose_executor(scene, task, pool, len(variants)),
+        executor=spread(scene, given, choose_executor(scene, task, pool, len(variants))),
         replicas=replicas,
         solver=solver,
         numbers=numbers_state(method_numbers, solver_numbers, [r.variant for r in replicas], scene.device),
@@ -147,6 +149,18 @@ def fitted(
     ]
 
 
+def spread(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]], here: Executor) -> Executor:
+    """The executor that lets workers of a cluster do clients' work, where a scene asks for it."""
+    if not scene.executor.startswith("ray"):
+        return here
+    from consilience.engine.spread.on_ray import RayWorkers, staff_of
+
+    # What a process has is its own business: workers find out themselves.
+    local = replace(scene, executor=_at_a_worker(scene.executor), memory=None)
+    staff = staff_of(scene.cluster, scene.workers, gpu=scene.device.type == "cuda")
+    return Spread(here, RayWorkers(functools.partial(simulate, local, variants), scene.precision, staff))
+
+
 def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> Executor:
     """The executor that a scene asks for, with as many lanes as suit the model and the device.
 
@@ -156,7 +170,7 @@ def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> 
         pool: The data.
         variants: How many variants of a method run in it.
     """
-    if resolve_executor(scene.executor) == "sequential":
+    if _at_a_worker(scene.executor) == "sequential":
         return Sequential(pool)
     trained = sum(value.numel() for value in task.skeleton.parameters() if value.requires_grad)
     model_bytes = max(1, trained * scene.dtype.itemsize)
@@ -206,6 +220,11 @@ def resolve_executor(name: ExecutorName) -> ExecutorName:
     Nothing here uses a stopwatch: the same run must give the same bits again.
     """
     return "batched" if name == "auto" else name
+
+
+def _at_a_worker(name: ExecutorName) -> ExecutorName:
+    """The executor of a single process: a worker's, or that of who sends it work."""
+    return "sequential" if name.endswith("sequential") else "batched"
 
 
 def task_of(scene: Scene, device: torch.device) -> Task:

@@ -23,7 +23,8 @@ from consilience.learning.coordinate import Coordinate
 from consilience.metrics import Score, Whole
 from consilience.problems import Metric, Problem
 
-ExecutorName = Literal["auto", "batched", "sequential"]
+ExecutorName = Literal["auto", "batched", "sequential", "ray", "ray-sequential"]
+"""`ray`: workers that are batched; `ray-sequential`: workers that are sequential."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class Scene:
     streamed: bool = False
     """Whether inputs are read as batches need them, and not held on the device."""
     executor: ExecutorName = "auto"
+    workers: int | None = None
+    """How many workers of a cluster there are; None: one a GPU, or one a core."""
+    cluster: str = "auto"
+    """The address of a Ray cluster; `auto`: the one that runs here, or a new one; `local`: a new one."""
     lanes: int | None = None
     """How many clients train side by side; None: as many as memory allows."""
     memory: int | None = None

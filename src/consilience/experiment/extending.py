@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def resume(
     listener: Listener | None = None,
     *,
     rounds: int | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
     on_round: Functions = (),
     data: Dataset | None = None,
     model: object = None,
@@ -39,6 +42,8 @@ def resume(
         listener: What is told about every round.
         rounds: How many rounds it shall have in all, where that is more than it was to have. It ends, bit for
             bit, as a run of so many rounds, unless a schedule of learning rates is stretched over a run.
+        workers: How many workers of a cluster there are from now on; by default as before.
+        cluster: Where these are; by default as before.
         on_round: A function, or several, as for `run`.
         data: The data set, where it was one from Python.
         model: The model, where it was one from Python that no file can name.
@@ -50,7 +55,9 @@ def resume(
         raise UserError(f"data is to be the Dataset that the run was given, not {kind_of(data)}")
     if rounds is not None and not isinstance(rounds, int | np.integer):
         raise UserError(f"rounds is a whole number, not {rounds!r}")
-    given = _Given(data, model)
+    given = _Given(
+        data, model, {k: v for k, v in (("workers", workers), ("cluster", cluster)) if v is not None}
+    )
     config = _written(folder, given)
     before = {one.rounds for _, one in config.settings()}
     if rounds is not None and rounds < max(before):
@@ -80,6 +87,8 @@ class _Given:
 
     data: Dataset | None
     model: object
+    place: Mapping[str, object]
+    """Where it is computed from now on: keys of a configuration."""
 
     def read(self, folder: RunFolder, longer: tuple[int, int] | None = None) -> Config:
         """The run's configuration; `longer`: how many rounds it has, and how many it is to have."""
@@ -95,6 +104,8 @@ class _Given:
         for section in (values, *values.get("compare", ())) if longer else ():
             if longer and section["rounds"] == longer[0]:  # others are of no setting
                 section["rounds"] = longer[1]
+        for section in (values, *values.get("compare", ())):
+            section.update(self.place)
         return with_given(values, path, self.data, self.model)
 
 

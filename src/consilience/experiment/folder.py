@@ -61,6 +61,16 @@ class Checkpoint:
     """How many it had before it was given more: arms that have no state here begin with theirs of then."""
 
 
+PLACE = ("workers", "cluster")
+"""The keys of a configuration that say where a run is computed, which may change before it ends."""
+
+
+def fixed_sections(written: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The sections of a written configuration (itself, and those that it compares), but for the place."""
+    sections = [{**written, "compare": None}, *(written.get("compare") or ())]
+    return [{key: value for key, value in section.items() if key not in PLACE} for section in sections]
+
+
 class RunFolder:
     """One run's folder."""
 
@@ -79,10 +89,13 @@ class RunFolder:
                 "choose another name=..., or pass --overwrite"
             )
         if there.exists() and existing == "resume":
-            if yaml.safe_load(there.read_text()) != yaml.safe_load(written):
+            old, new = yaml.safe_load(there.read_text()), yaml.safe_load(written)
+            if fixed_sections(old) != fixed_sections(new):
                 raise UserError(
                     f"{self.path} was made with another configuration, so it cannot be continued with this"
                 )
+            if old != new:
+                self.write_config(config)
             return
         if existing == "overwrite":
             self._clear()

@@ -290,6 +290,8 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *
         streamed=streamed,
         augment=config.augment,
         executor=config.executor,
+        workers=config.workers,
+        cluster=config.cluster,
         lanes=config.lanes,
         memory=None if config.memory is None else read_size(config.memory),
         device=config.torch_device,

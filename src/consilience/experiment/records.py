@@ -17,9 +17,7 @@ from consilience.config import Config
 from consilience.engine.build import adjacency_of, model_digest
 from consilience.engine.rounds.pending import Record
 from consilience.engine.scene import Scene
-from consilience.experiment.folder import (
-    finite_line,
-)
+from consilience.experiment.folder import finite_line, fixed_sections
 from consilience.experiment.planning import Arm
 from consilience.learning.warm_start import digest_of_file
 from consilience.models.own import OwnModel
@@ -47,10 +45,11 @@ def models_digest(arms: list[Arm]) -> str:
 
 
 def config_digest(config: Config) -> str:
-    """A digest of a configuration but for numbers of rounds: a run may be given more."""
-    written = config.written()
-    sections = [written | {"compare": None}, *written["compare"]]
-    fixed = [{key: value for key, value in section.items() if key != "rounds"} for section in sections]
+    """A digest of a configuration but for how long a run is and where it runs, which may change."""
+    fixed = [
+        {key: value for key, value in section.items() if key != "rounds"}
+        for section in fixed_sections(config.written())
+    ]
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 

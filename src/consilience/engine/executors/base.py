@@ -7,10 +7,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.client import Fold
+from consilience.client import Fold, Rows
+from consilience.exchange.address import Address
 from consilience.exchange.cohort import Cohort
 from consilience.learning.batches import Pool
 from consilience.types import State
@@ -23,6 +25,29 @@ Work = Callable[[Fold, Sequence[State]], tuple[State, State]]
 """A function that gives one client's upload and new memory, from its fold and its rows of some states."""
 
 
+Order = Address | Rows
+"""Clients' work in a form that can travel: the exchange that it belongs to, or the rows that models are
+scored on."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What the clients of a cohort are sent to do."""
+
+    work: Work
+    example: Work | None = None
+    """Work whose results have the same form and which is quick, for where only that matters.
+
+    By default it is the work itself, over no batches.
+    """
+    key: Hashable = None
+    """What tells the work from other work, as for `Executor.map`."""
+    order: Order | None = None
+    """How another process that has the same world is told of it."""
+    alike: frozenset[int] = frozenset()
+    """Which of the states that jobs start from are alike for all jobs of a replica."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a cohort did. Every tensor is [jobs, ...]."""
@@ -33,6 +58,16 @@ class Outcome:
     """[jobs] bool: whether the upload is well-formed, and it and the memory are finite."""
     tally: dict[str, Tensor]
     """[jobs] sums that training logged: `loss` and `rows`."""
+
+
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """The outcome of several parts of a cohort, one after the other."""
+    return Outcome(
+        tree.concatenate([part.uploads for part in parts]),
+        tree.concatenate([part.memories for part in parts]),
+        torch.cat([part.arrived for part in parts]),
+        {name: torch.cat([part.tally[name] for part in parts]) for name in parts[0].tally},
+    )
 
 
 def one_by_one(function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:
@@ -74,23 +109,18 @@ class Executor(ABC):
     def clients(
         self,
         cohort: Cohort,
-        work: Work,
+        errand: Errand,
         states: Sequence[State],
         *,
         shared: Sequence[State] = (),
-        example: Work | None = None,
-        key: Hashable = None,
     ) -> Outcome:
         """The outcome of every job's work; a job is one client's in one replica.
 
         Args:
             cohort: The jobs.
-            work: What each of them does.
+            errand: What each of them does.
             states: What each of them starts from, one row a job.
             shared: More states, which all of them see whole.
-            example: Work whose results have the same form and which is quick, for where only that matters;
-                by default the work itself, over no batches.
-            key: What tells the work from other work, as for `map`.
         """
 
     def with_room(self, work: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.client import Rows, Step
-from consilience.engine.executors.base import UNLIMITED, Executor, Outcome, Work
+from consilience.engine.executors.base import UNLIMITED, Errand, Executor, Outcome, joined
 from consilience.engine.executors.crew import CAN_FORK
 from consilience.engine.executors.leaving import Call, Folding, LeaveVmap
 from consilience.engine.executors.machine import Blueprint, Machine
@@ -313,24 +313,22 @@ class Batched(Executor):
     def clients(
         self,
         cohort: Cohort,
-        work: Work,
+        errand: Errand,
         states: Sequence[State],
         *,
         shared: Sequence[State] = (),
-        example: Work | None = None,
-        key: Hashable = None,
     ) -> Outcome:
         while True:
             chunk = min(self.chunk, len(cohort.jobs))
             starts = range(0, len(cohort.jobs), chunk)
             try:
                 if len(starts) == 1:
-                    return self._part(cohort, work, states, shared, key)
+                    return self._part(cohort, errand, states, shared)
                 parts = [
-                    self._part(cohort.part(some), work, [tree.index(s, some) for s in states], shared, key)
+                    self._part(cohort.part(some), errand, [tree.index(s, some) for s in states], shared)
                     for some in (slice(start, start + chunk) for start in starts)
                 ]
-                return _joined(parts)
+                return joined(parts)
             except torch.OutOfMemoryError:
                 if chunk == 1 and not self._workshop.stop_capturing():
                     raise self._workshop.shortage() from None
@@ -345,10 +343,9 @@ class Batched(Executor):
     def _part(
         self,
         cohort: Cohort,
-        work: Work,
+        errand: Errand,
         states: Sequence[State],
         shared: Sequence[State],
-        key: Hashable,
     ) -> Outcome:
         fold = LaneFold(self._workshop, cohort, self.lanes, self.workers)
         dims = (*[0] * len(states), *[None] * len(shared))
@@ -356,7 +353,7 @@ class Batched(Executor):
         def whole(enter: Enter, given: Sequence[State]) -> State:
             fold.tally.clear()  # of an attempt that failed
             entering = partial(fold.entered, enter)
-            mapped = torch.func.vmap(lambda *rows: work(entering, rows), in_dims=dims)
+            mapped = torch.func.vmap(lambda *rows: errand.work(entering, rows), in_dims=dims)
             uploads, memories = mapped(*given)
             arrived = screen.finite([uploads, memories], len(cohort.jobs), cohort.device)
             return {
@@ -365,7 +362,7 @@ class Batched(Executor):
                 "arrived": {"all": arrived},
             }
 
-        found = self._routines.run(key, whole, [*states, *shared], fold.run)
+        found = self._routines.run(errand.key, whole, [*states, *shared], fold.run)
         uploads, memories = (
             {group.removeprefix(kind): found[group] for group in found if group.startswith(kind)}
             for kind in (UPLOAD, MEMORY)
@@ -382,12 +379,3 @@ UPLOAD, MEMORY = "upload.", "memory."
 
 def _no_points(facts: Any, tensors: Sequence[Tensor], places: Sequence[Tensor] | None) -> Sequence[Tensor]:
     raise RuntimeError("there is nothing to fold here")
-
-
-def _joined(parts: Sequence[Outcome]) -> Outcome:
-    return Outcome(
-        tree.concatenate([part.uploads for part in parts]),
-        tree.concatenate([part.memories for part in parts]),
-        torch.cat([part.arrived for part in parts]),
-        {name: torch.cat([part.tally[name] for part in parts]) for name in parts[0].tally},
-    )

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from consilience import tree
-from consilience.engine.executors.base import Executor, Outcome, Work, one_by_one
+from consilience.engine.executors.base import Errand, Executor, Outcome, one_by_one
 from consilience.exchange import screen
 from consilience.exchange.cohort import Cohort
 from consilience.exchange.device import SequentialFold, idle
@@ -32,19 +32,17 @@ class Sequential(Executor):
     def clients(
         self,
         cohort: Cohort,
-        work: Work,
+        errand: Errand,
         states: Sequence[State],
         *,
         shared: Sequence[State] = (),
-        example: Work | None = None,
-        key: Hashable = None,
     ) -> Outcome:
-        blanks = (example or work)(idle, [*(tree.index(state, 0) for state in states), *shared])
+        blanks = (errand.example or errand.work)(idle, [*(tree.index(state, 0) for state in states), *shared])
         expected = [_kinds(blank) for blank in blanks]
         uploads, memories, tallies, shaped = [], [], [], []
         for job in range(len(cohort.jobs)):
             fold = SequentialFold(self.pool, cohort, job)
-            results = work(fold, [*(tree.index(state, job) for state in states), *shared])
+            results = errand.work(fold, [*(tree.index(state, job) for state in states), *shared])
             # What has another form cannot be stacked: blanks stand for it and do not count.
             shaped.append([_kinds(result) for result in results] == expected)
             upload, memory = results if shaped[-1] else blanks

@@ -11,6 +11,7 @@ import torch
 
 from consilience import tree
 from consilience.client import Fold, Rows, ScoreStep
+from consilience.engine.executors.base import Errand
 from consilience.engine.world import World
 from consilience.exchange.cohort import TEST_ROWS
 from consilience.problems import Metric
@@ -89,15 +90,21 @@ def score_on_training(world: World, models: State, jobs: Sequence[tuple[int, int
     return _score(world, models, jobs, "samples")
 
 
-def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: Rows) -> Scores:
-    blank = {"sum": world.blank_tally}
-    start = tree.map_leaves(lambda value: value.expand(len(jobs), *value.shape).contiguous(), blank)
+def scoring(world: World, rows: Rows) -> Errand:
+    """What is done to score models on some rows, from blank sums and a model."""
 
     def work(fold: Fold, states: Sequence[State]) -> tuple[State, State]:
         carry, model = states
         return fold(ScoreStep(world.task), carry, model, rows), {}
 
-    outcome = world.executor.clients(world.cohort(jobs, 0), work, [start, models], key=("score", rows))
+    return Errand(work, key=("score", rows), order=rows, alike=frozenset({0}))
+
+
+def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: Rows) -> Scores:
+    blank = {"sum": world.blank_tally}
+    start = tree.map_leaves(lambda value: value.expand(len(jobs), *value.shape).contiguous(), blank)
+
+    outcome = world.executor.clients(world.cohort(jobs, 0), scoring(world, rows), [start, models])
     scores = world.task.scores(outcome.uploads["sum"])
     late = Late([torch.stack(list(scores.values()))])  # one transfer for all
     more = _of_all_rows(world, models, jobs, rows)

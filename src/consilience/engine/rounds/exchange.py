@@ -16,7 +16,7 @@ from torch import Tensor
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm, Inbox, Phase
 from consilience.client import Fold
-from consilience.engine.executors.base import Outcome, one_by_one
+from consilience.engine.executors.base import Errand, Outcome, one_by_one
 from consilience.engine.rounds.cast import Cast
 from consilience.engine.rounds.listening import Heard, blanked, listen
 from consilience.engine.rounds.mailbox import Mailbox
@@ -205,6 +205,19 @@ class Exchange:
         # Where all have one seed it is there once for all, and so is what is drawn from it.
         one_seed = len({job.seed for job in cohort.jobs}) == 1
         common = {FACTS: {"common_key": facts[FACTS]["common_key"][0]}} if one_seed else {}
+        known = world.executor.with_room(partial(store.load, rows))
+        outcome = world.executor.clients(
+            cohort,
+            self.errand(),
+            [rows_of(world.numbers, world.device, replicas), facts, given, known],
+            shared=[common],
+        )
+        world.executor.with_room(lambda: store.save(rows, _renewed(known, outcome)))
+        return outcome
+
+    def errand(self) -> Errand:
+        """What clients do, from swept numbers, facts, a message, a memory and what all have in common."""
+        world = self.world
 
         def work(algorithm: Algorithm, fold: Fold, states: Sequence[State]) -> tuple[State, State]:
             swept, own, message, memory, common = states
@@ -215,17 +228,13 @@ class Exchange:
             phase = self.address.phase(sweeping.join(algorithm, swept["method"]))
             return phase.local(client, message, memory)
 
-        known = world.executor.with_room(partial(store.load, rows))
-        outcome = world.executor.clients(
-            cohort,
+        return Errand(
             partial(work, self.algorithm),
-            [rows_of(world.numbers, world.device, replicas), facts, given, known],
-            shared=[common],
-            example=partial(work, self.algorithm.quick()),
-            key=self.key("local"),
+            partial(work, self.algorithm.quick()),
+            self.key("local"),
+            self.address,
+            frozenset({0} if world.graph else {0, 2}),  # a server says the same to all
         )
-        world.executor.with_room(lambda: store.save(rows, _renewed(known, outcome)))
-        return outcome
 
     def combine_apart(
         self,

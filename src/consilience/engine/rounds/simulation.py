@@ -12,8 +12,15 @@ import torch
 
 from consilience import sweeping, tree
 from consilience.algorithm import Algorithm
+from consilience.engine.executors.base import Errand, Order
 from consilience.engine.rounds.cast import Cast, cohort_of, everyone
-from consilience.engine.rounds.evaluation import Scored, score_on_holdout, score_on_test, score_on_training
+from consilience.engine.rounds.evaluation import (
+    Scored,
+    score_on_holdout,
+    score_on_test,
+    score_on_training,
+    scoring,
+)
 from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
@@ -91,6 +98,12 @@ class Simulation:
     def _in_force(self, swept: State) -> Algorithm:
         """Who made what is evaluated: the algorithm of the last round."""
         return self._whole(swept).at(max(0, self.round - 1))
+
+    def errand(self, order: Order) -> Errand:
+        """What clients do where they are told to: their part of an exchange, or scoring models on rows."""
+        if isinstance(order, Address):
+            return Exchange(self.world, self.algorithm, order).errand()
+        return scoring(self.world, order)
 
     def step(self, *, evaluate: bool = True, trained: bool = True) -> list[Record]:
         """Run one round, and return a record for every replica; the arguments are those of `advance`."""

@@ -1,0 +1,250 @@
+"""Workers that are actors of a Ray cluster: one on this machine that is started for them, or any other."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from consilience.engine.determinism import Precision
+from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.spread.worker import Arrays, Done, Part, Worker
+from consilience.errors import UserError
+
+LOG = logging.getLogger("consilience")
+
+PATIENCE = 120.0
+"""How many seconds a cluster may be without a single worker before the run ends."""
+STILLBORN = 3
+"""How many workers may die as they start, one after the other, before the run ends."""
+HEAD_START = 10.0
+"""How many seconds the first exchange waits for more workers where some are there."""
+
+Make = Callable[[], Simulation]
+NUMBERS = itertools.count()
+"""Tells the worlds of this process apart."""
+
+
+class RayWorkers:
+    """Actors of a cluster that have one world.
+
+    Args:
+        make: Makes the simulation that each of them has.
+        precision: How exact products are on a GPU.
+        staff: The actors.
+    """
+
+    def __init__(self, make: Make, precision: Precision, staff: Staff) -> None:
+        self._staff, self._world = staff, next(NUMBERS)
+        self._made = staff.ray.put((make, precision))
+        staff.hire()
+        for actor in staff.hired:
+            actor.settle.remote(self._world, [self._made])
+
+    def count(self) -> int:
+        return len(self._staff.at_work())
+
+    def carry_out(self, parts: Sequence[Part], alike: dict[int, Arrays]) -> list[Done]:
+        ray = self._staff.ray
+        told = ray.put(alike)
+        done: dict[int, Done] = {}
+        running: dict[Any, tuple[int, Any]] = {}
+        waiting = list(range(len(parts)))
+        while len(done) < len(parts):
+            actors = self._staff.at_work() if waiting else []
+            for turn, number in enumerate(waiting):
+                actor = actors[turn % len(actors)]
+                asked = actor.carry_out.remote(self._world, [self._made], parts[number], told)
+                running[asked] = (number, actor)
+            waiting = []
+            (ready, *_), _ = ray.wait(list(running), num_returns=1)
+            number, actor = running.pop(ready)
+            try:
+                done[number] = ray.get(ready)
+            except ray.exceptions.RayTaskError as error:
+                raise _retold(error) from None
+            except ray.exceptions.RayError as error:  # the actor or its machine is gone
+                self._staff.lose(actor, error)
+                waiting.append(number)
+        return [done[number] for number in range(len(parts))]
+
+    def close(self) -> None:
+        for actor in self._staff.hired:
+            actor.forget.remote(self._world)
+        self._staff.rest()
+
+
+class Staff:
+    """The actors on a cluster. Who dies is replaced where there is room; new room is used.
+
+    Args:
+        cluster: The address of a cluster; `auto`: the one that runs here, or a new one; `local`: a new one.
+        count: How many there are to be; None: one a GPU where they are to use these, else one a core.
+        gpu: Whether each of them has a GPU.
+    """
+
+    def __init__(self, cluster: str, count: int | None, *, gpu: bool) -> None:
+        self.ray, self._ours = join(cluster, count)
+        self._kind, self.asked = ("GPU" if gpu else "CPU"), count
+        self.hired: list[Any] = []
+        self._coming: dict[Any, Any] = {}
+        """Actors that have not said yet that they are there, by what will tell."""
+        self.processes: dict[Any, int] = {}
+        """The processes of those that are there."""
+        self._stillborn = 0
+        """How many died before they were there, since the last one that was."""
+        if gpu and not self._room():
+            raise UserError("executor ray: the cluster has no GPU; set device: cpu")
+
+    def _room(self) -> int:
+        return int(self.ray.cluster_resources().get(self._kind, 0))
+
+    def hire(self) -> None:
+        """Have as many as are asked for, or as many as the cluster has room for."""
+        room = self._room()
+        wanted = min(self.asked or room, room)
+        for actor in self.hired[wanted:] if self.asked else ():
+            self._dismiss(actor)
+        options = {"num_gpus": 1} if self._kind == "GPU" else {"num_cpus": 1}
+        for _ in range(wanted - len(self.hired)):
+            actor = self.ray.remote(_Actor).options(**options, max_restarts=0).remote()
+            self.hired.append(actor)
+            self._coming[actor.there.remote()] = actor
+
+    def at_work(self) -> list[Any]:
+        """Those that are there: all that were hired, or, after a while, at least one."""
+        self.hire()
+        start = time.monotonic()
+        while True:
+            self._welcome()
+            there = [actor for actor in self.hired if actor in self.processes]
+            waited = time.monotonic() - start
+            if there and (not self._coming or waited > HEAD_START):
+                return there
+            if waited > PATIENCE:
+                raise UserError(
+                    f"executor ray: the cluster has had no {self._kind} for a worker in {PATIENCE:.0f} s; "
+                    "`consilience resume` goes on when it has"
+                )
+            time.sleep(0.02)
+            self.hire()
+
+    def _welcome(self) -> None:
+        if not self._coming:
+            return
+        told, _ = self.ray.wait(list(self._coming), num_returns=len(self._coming), timeout=0)
+        for one in told:
+            actor = self._coming.pop(one)
+            try:
+                self.processes[actor] = self.ray.get(one)
+                self._stillborn = 0
+            except self.ray.exceptions.RayError as error:
+                self.lose(actor, error)
+                self._stillborn += 1
+                if self._stillborn == STILLBORN:
+                    raise UserError(f"executor ray: workers die as they start: {_said(error)}") from None
+
+    def lose(self, actor: Any, error: Exception) -> None:
+        """Do without an actor that is gone."""
+        if actor in self.hired:
+            self.hired.remove(actor)
+            process = self.processes.pop(actor, "new")
+            LOG.warning("worker %s was lost, and its work is done again (%s)", process, type(error).__name__)
+
+    def rest(self) -> None:
+        """Leave the room on a cluster that others may use to them; our own stays for the next run."""
+        if not self._ours:
+            for actor in list(self.hired):
+                self._dismiss(actor)
+
+    def _dismiss(self, actor: Any) -> None:
+        self.ray.kill(actor)
+        self.hired.remove(actor)
+        self.processes.pop(actor, None)
+        self._coming = {told: other for told, other in self._coming.items() if other is not actor}
+
+
+class _Actor:
+    """A worker as an actor. It has one thread: there are as many workers as cores, or as GPUs."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self._world = -1
+        self._worker: Worker | None = None
+
+    def there(self) -> int:
+        """Say that it is there: the number of its process."""
+        return os.getpid()
+
+    def settle(self, world: int, made: list[Any]) -> None:
+        """Make a world, so that it is there when it is needed."""
+        self._in(world, made)
+
+    def carry_out(self, world: int, made: list[Any], part: Part, alike: dict[int, Arrays]) -> Done:
+        """What some jobs did in a world."""
+        return self._in(world, made).carry_out(part, alike)
+
+    def _in(self, world: int, made: list[Any]) -> Worker:
+        if self._worker is None or self._world != world:
+            import ray
+
+            self.forget(self._world)
+            self._worker, self._world = Worker(*ray.get(made[0])), world
+        return self._worker
+
+    def forget(self, world: int) -> None:
+        """Drop a world."""
+        if self._worker is not None and self._world == world:
+            self._worker.close()
+            self._worker = None
+
+
+STAFF: dict[tuple[str, bool], Staff] = {}
+"""The actors of this process, by where they are; they outlive a simulation: to start them takes seconds."""
+
+
+def staff_of(cluster: str, count: int | None, *, gpu: bool) -> Staff:
+    """The actors of this process on a cluster, as many as are asked for."""
+    staff = STAFF.get((cluster, gpu)) or STAFF.setdefault((cluster, gpu), Staff(cluster, count, gpu=gpu))
+    staff.asked = count
+    return staff
+
+
+def join(cluster: str, count: int | None) -> tuple[Any, bool]:
+    """The module `ray`, in touch with a cluster, and whether that is our own."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told anything
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError("executor ray needs Ray: pip install 'consilience[ray]'") from None
+    if ray.is_initialized():
+        return ray, False
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if cluster != "local":
+        try:
+            ray.init(address=cluster, **quiet)
+            return ray, False
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            if cluster != "auto":
+                raise UserError(f"cluster: no Ray cluster answers at {cluster}: {_said(error)}") from None
+    cores = max(count or 1, len(os.sched_getaffinity(0)))
+    ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+    return ray, True
+
+
+def _retold(error: Any) -> Exception:
+    """What went wrong in a worker, as if it had gone wrong here."""
+    cause = error.cause
+    return UserError(str(cause)) if isinstance(cause, UserError) else RuntimeError(f"in a worker: {error}")
+
+
+def _said(error: Exception) -> str:
+    """What an error says, in one line: its last, which names the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:200]

@@ -1,0 +1,142 @@
+"""Runs on a real Ray cluster: the same bits as without one, whoever dies, comes or goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import consilience as cs
+from consilience.engine.spread import on_ray
+from consilience.errors import UserError
+
+SETTING = {
+    "data": "mnist-sample",
+    "model": {"name": "mlp", "hidden": [8]},
+    "clients": 6,
+    "rounds": 10,
+    "local": {"steps": 2},
+    "partition": {"name": "sizes", "fractions": [0.05, 0.1, 0.15, 0.2, 0.25, 0.25]},
+}
+LONG = "CONSILIENCE_LONG" in os.environ
+KILLS = 10 if LONG else 2
+ON_RAY = {"executor": "ray-sequential", "workers": 2, "cluster": "local"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Workers have one thread, and sums over several are rounded otherwise."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def expected(**changes) -> str:
+    return cs.run("scaffold", executor="sequential", **SETTING | changes).digest
+
+
+def test_workers_are_killed_in_mid_round_again_and_again(monkeypatch, caplog):
+    staff = on_ray.staff_of("local", 2, gpu=False)
+    wait, killed = staff.ray.wait, []
+
+    def kill_one_first(asked, **options):
+        """Whoever has to answer in an exchange is killed while others wait for the answer."""
+        alive = [process for process in staff.processes.values() if process not in killed]
+        if options.get("num_returns") == 1 and len(alive) == 2 and len(killed) < KILLS:
+            killed.append(alive[len(killed) % 2])
+            os.kill(killed[-1], signal.SIGKILL)
+        return wait(asked, **options)
+
+    monkeypatch.setattr(staff.ray, "wait", kill_one_first)
+    found = cs.run("scaffold", **SETTING | ON_RAY)
+    assert len(killed) == KILLS
+    assert found.digest == expected()
+    assert caplog.text.count("was lost, and its work is done again") >= KILLS
+
+
+def test_lanes_on_workers_round_as_lanes_do():
+    on_ray = cs.run("fedavg", **SETTING | ON_RAY | {"executor": "ray", "dtype": "float64", "rounds": 2})
+    here = cs.run("fedavg", **SETTING | {"executor": "sequential", "dtype": "float64", "rounds": 2})
+    assert on_ray.accuracy == here.accuracy
+    for left, right in zip(on_ray.records, here.records, strict=True):
+        assert left["train_loss"] == pytest.approx(right["train_loss"], rel=1e-9)
+
+
+def test_a_mistake_in_a_worker_is_told_in_one_line():
+    def model():
+        if "default_worker" in sys.argv[0]:  # Ray's name of what a worker runs
+            raise UserError("no such weights here")
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+
+    with pytest.raises(UserError, match=r"^no such weights here$"):
+        cs.run("fedavg", **SETTING | ON_RAY | {"model": model, "rounds": 1})
+
+
+DRIVER = """
+import os, signal, sys
+import torch
+import consilience as cs
+from ray.cluster_utils import Cluster
+
+torch.set_num_threads(1)
+
+
+def change_machines(state):
+    if state.round == 2:
+        machines.remove_node(first)  # with the worker on it
+    if state.round == 5:
+        machines.add_node(num_cpus=1)
+
+
+def kill_driver(state):
+    if state.round == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if sys.argv[1] == "machines":
+    machines = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "include_dashboard": False}})
+    first, second = (machines.add_node(num_cpus=1) for _ in range(2))
+    place, on_round = {{"cluster": machines.address}}, change_machines
+else:
+    place, on_round = {{"cluster": "local", "workers": 2}}, kill_driver
+setting = {setting!r}
+options = {{"executor": "ray-sequential", "name": "run", "out": sys.argv[2], "checkpoint": {{"every": 3}}}}
+print(cs.run("scaffold", **setting, **place, **options, on_round=on_round).digest)
+"""
+
+
+def drive(kind: str, folder) -> tuple[int, str]:
+    """How a driver in a process of its own ended, and what it said; Ray's processes may outlive it."""
+    script, said = folder / "driver.py", folder / "said"
+    script.write_text(DRIVER.format(setting=SETTING))
+    with said.open("w") as file:
+        status = subprocess.run([sys.executable, script, kind, folder], stdout=file, stderr=file, check=False)
+    return status.returncode, said.read_text()
+
+
+def test_machines_come_and_go(tmp_path):
+    status, said = drive("machines", tmp_path)
+    assert status == 0, said
+    assert "was lost, and its work" in said
+    assert expected(checkpoint={"every": 3}) in said
+
+
+def test_a_killed_driver_goes_on_with_another_number_of_workers(tmp_path):
+    status, said = drive("driver", tmp_path)
+    assert status == -signal.SIGKILL, said
+    result = cs.resume(tmp_path / "run", workers=1)
+    assert result.digest == expected(checkpoint={"every": 3})
+
+
+def test_what_cannot_be_is_said(monkeypatch):
+    with pytest.raises(UserError, match=r"^run: workers and cluster are those of executor: ray"):
+        cs.run("fedavg", **SETTING | {"workers": 2})
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(on_ray, "STAFF", {})
+    with pytest.raises(UserError, match="needs Ray: pip install 'consilience"):
+        cs.run("fedavg", **SETTING | ON_RAY)
