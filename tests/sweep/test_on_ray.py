@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from consilience.errors import UserError
 from consilience.sweep import Study, run
 from consilience.sweep.on_ray import OnRay
 
-ray = pytest.importorskip("ray")
 Reader = Callable[..., Study]
 
 

@@ -6,7 +6,6 @@ task whose process or node dies is started again by Ray, and goes on from the ce
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from consilience.engine.spread.on_ray import join
 from consilience.errors import UserError, described
 from consilience.sweep.cells import Cell
 from consilience.sweep.places import Place, Progress, Watcher, attempt
@@ -33,7 +33,7 @@ class OnRay(Place):
     """A Ray cluster."""
 
     cluster: str = "auto"
-    """Its address; `auto` for the one that runs on this machine, or one that is started for the sweep."""
+    """Its address; `auto`: the one that runs here, or a new one; `local`: a new one."""
     cpus: float = 1
     """The cores that a cell takes."""
     gpus: float = 0
@@ -42,24 +42,13 @@ class OnRay(Place):
     def run(self, cells: Sequence[Cell], watcher: Watcher) -> None:
         if not cells:
             return
-        ray = _ray()
-        ours = not ray.is_initialized()
-        if ours:
-            self._join(ray)
+        ray, now, _ = join(self.cluster)
         try:
             self._check_room(ray)
             self._run(ray, cells, watcher)
         finally:
-            if ours:
+            if now:
                 ray.shutdown()
-
-    def _join(self, ray: Any) -> None:
-        address = None if self.cluster == "auto" else self.cluster
-        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-        try:
-            ray.init(address, **quiet, **({} if address else {"include_dashboard": False}))
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UserError(f"cluster: Ray is not to be had at {self.cluster} ({described(error)})") from None
 
     def _check_room(self, ray: Any) -> None:
         """Refuse a cell that no node could ever take: Ray would wait for one."""
@@ -94,13 +83,6 @@ class OnRay(Place):
         finally:
             for reference in pending:
                 ray.cancel(reference, force=True)
-
-
-def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise UserError("cells on a Ray cluster need Ray: pip install ray") from None
 
 
 def _reason(ray: Any, reference: Any, cell: Cell) -> str:

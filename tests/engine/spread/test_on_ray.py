@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import ray
 import torch
 
 import consilience as cs
@@ -25,6 +26,14 @@ SETTING = {
 LONG = "CONSILIENCE_LONG" in os.environ
 KILLS = 10 if LONG else 2
 ON_RAY = {"executor": "ray-sequential", "workers": 2, "cluster": "local"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end():
+    """Ray goes when these tests have ended: others want a cluster of their own."""
+    yield
+    on_ray.STAFF.clear()
+    ray.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -138,5 +147,5 @@ def test_what_cannot_be_is_said(monkeypatch):
         cs.run("fedavg", **SETTING | {"workers": 2})
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(on_ray, "STAFF", {})
-    with pytest.raises(UserError, match="needs Ray: pip install 'consilience"):
+    with pytest.raises(UserError, match="a cluster needs Ray: pip install 'consilience"):
         cs.run("fedavg", **SETTING | ON_RAY)

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -89,7 +89,7 @@ class Staff:
     """
 
     def __init__(self, cluster: str, count: int | None, *, gpu: bool) -> None:
-        self.ray, self._ours = join(cluster, count)
+        self.ray, _, self._ours = join(cluster, count)
         self._kind, self.asked = ("GPU" if gpu else "CPU"), count
         self.hired: list[Any] = []
         self._coming: dict[Any, Any] = {}
@@ -215,27 +215,43 @@ def staff_of(cluster: str, count: int | None, *, gpu: bool) -> Staff:
     return staff
 
 
-def join(cluster: str, count: int | None) -> tuple[Any, bool]:
-    """The module `ray`, in touch with a cluster, and whether that is our own."""
+class Joined(NamedTuple):
+    """Ray, in touch with a cluster."""
+
+    ray: Any
+    """The module."""
+    now: bool
+    """Whether it has only just been joined."""
+    ours: bool
+    """Whether it was started for us."""
+
+
+def join(cluster: str, count: int | None = None) -> Joined:
+    """Get in touch with a cluster.
+
+    Args:
+        cluster: Its address; `auto`: the one that runs here, or a new one; `local`: a new one.
+        count: How many workers there are to be room for on a new one.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told anything
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError:
-        raise UserError("executor ray needs Ray: pip install 'consilience[ray]'") from None
+        raise UserError("a cluster needs Ray: pip install 'consilience[ray]'") from None
     if ray.is_initialized():
-        return ray, False
+        return Joined(ray, now=False, ours=False)
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if cluster != "local":
         try:
             ray.init(address=cluster, **quiet)
-            return ray, False
+            return Joined(ray, now=True, ours=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             if cluster != "auto":
                 raise UserError(f"cluster: no Ray cluster answers at {cluster}: {_said(error)}") from None
     cores = max(count or 1, len(os.sched_getaffinity(0)))
     ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-    return ray, True
+    return Joined(ray, now=True, ours=True)
 
 
 def _retold(error: Any) -> Exception:
