@@ -180,8 +180,8 @@ def definitions(page: str) -> str:
 def test_a_study_in_parts_is_the_study(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
-    for block in blocks("how-to-machines.md", "python"):
-        exec(compile(block, "how-to-machines.md", "exec"), names)
+    for block in blocks("scaling.md", "python"):
+        exec(compile(block, "scaling.md", "exec"), names)
     said = [line.split() for line in capsys.readouterr().out.splitlines()]
     whole = cs.run(["fedavg", "hwa"], seeds=[0, 1], **names["settings"])
     for (method, mean, *_, seeds, _), row in zip(said, whole.summaries, strict=True):

@@ -1,0 +1,164 @@
+"""What workers on a Ray cluster cost and gain on this machine: `python benchmarks/workers.py [--out FILE]`.
+
+Row `exchange`: the milliseconds and bytes of an exchange in which 10 clients of an MLP 784-200-200-10 take
+one step with one sample, on two workers. Row `cores`: the seconds of a round of FedAvg with a small CNN, on
+one and on two workers, beside the batched executor in one process with one and with two threads. Row `start`:
+seconds from the command to the end of the first round. Needs `consilience[ray]` and MNIST.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from consilience.config.config import read_config
+from consilience.data.loading import load
+from consilience.engine.build import simulate
+from consilience.engine.spread.executor import Spread
+from consilience.engine.spread.worker import Arrays, Done, Part
+from consilience.experiment import plan
+
+METHODS = {"fedavg": "star", "scaffold": "star", "fedcurv": "star", "dechw": "ring"}
+SMALL = {
+    "data": "mnist",
+    "model": {"name": "mlp", "hidden": [200, 200]},
+    "clients": 10,
+    "local": {"steps": 1, "batch_size": 1},
+    "rounds": 1,
+}
+LARGE = {
+    "data": "mnist",
+    "model": "device-cnn",
+    "clients": 20,
+    "local": {"epochs": 1, "batch_size": 32},
+    "rounds": 1,
+}
+WARM = 3
+
+
+class Measured:
+    """Workers whose exchanges are timed and weighed."""
+
+    def __init__(self, workers: Any) -> None:
+        self._workers = workers
+        self.seconds: list[float] = []
+        self.sent: list[int] = []
+        self.received: list[int] = []
+
+    def count(self) -> int:
+        return int(self._workers.count())
+
+    def carry_out(self, parts: Sequence[Part], alike: dict[int, Arrays]) -> list[Done]:
+        start = time.perf_counter()
+        done: list[Done] = self._workers.carry_out(parts, alike)
+        self.seconds.append(time.perf_counter() - start)
+        own = [one for part in parts for one in (*part.own.values(), *part.shared)]
+        self.sent.append(sum(map(_size, [*own, *alike.values()])))
+        self.received.append(sum(_size(one.uploads) + _size(one.memories) for one in done))
+        return done
+
+    def close(self) -> None:
+        self._workers.close()
+
+
+def _size(arrays: Arrays) -> int:
+    return sum(value.nbytes for params in arrays.values() for value in params.values())
+
+
+def exchange(rounds: int) -> dict[str, Any]:
+    """The milliseconds and bytes of an exchange with next to no work."""
+    found = {}
+    for method, topology in METHODS.items():
+        place = {"executor": "ray", "workers": 2, "cluster": "local"}
+        arm = plan(read_config({**SMALL, **place, "method": method, "topology": topology}, method))[0]
+        simulation = simulate(arm.scene, arm.variants)
+        executor = simulation.world.executor
+        assert isinstance(executor, Spread)
+        measured = executor.workers = Measured(executor.workers)
+        with closing(executor):
+            for _ in range(WARM + rounds):
+                simulation.step(evaluate=False)
+        found[method] = {
+            "ms": 1000 * statistics.median(measured.seconds[WARM:]),
+            "bytes_to_workers": measured.sent[-1],
+            "bytes_from_workers": measured.received[-1],
+        }
+        print(method, found[method], flush=True)
+    return found
+
+
+def cores(rounds: int) -> dict[str, float]:
+    """The seconds of a round with different numbers of processes."""
+    kinds: dict[str, tuple[dict[str, Any], int]] = {
+        "ray, 1 worker": ({"executor": "ray", "workers": 1, "cluster": "local"}, 1),
+        "ray, 2 workers": ({"executor": "ray", "workers": 2, "cluster": "local"}, 1),
+        "batched, 1 thread": ({"executor": "batched"}, 1),
+        "batched, 2 threads": ({"executor": "batched"}, 2),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    for turn in range(3):  # in turns: these machines are not always as fast
+        for name, (place, threads) in kinds.items():
+            torch.set_num_threads(threads)
+            arm = plan(read_config({**LARGE, **place, "method": "fedavg"}, name))[0]
+            simulation = simulate(arm.scene, arm.variants)
+            with closing(simulation.world.executor):
+                for number in range(1 + rounds):
+                    start = time.perf_counter()
+                    simulation.step(evaluate=False)
+                    if number:
+                        seconds[name].append(time.perf_counter() - start)
+            print(turn, name, seconds[name][-rounds:], flush=True)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def start() -> list[float]:
+    """Seconds of a whole command with one tiny round, beside the same without workers."""
+    found = []
+    for place in (["executor=batched"], ["executor=ray", "workers=2", "cluster=local"]):
+        times = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            code = (
+                "import sys, consilience as cs; place = dict(a.split('=') for a in sys.argv[1:]); "
+                "place |= {'workers': int(place['workers'])} if 'workers' in place else {}; "
+                "cs.run('fedavg', data='mnist-sample', clients=4, rounds=1, local={'steps': 1}, "
+                "model={'name': 'mlp', 'hidden': [9]}, **place)"
+            )
+            subprocess.run([sys.executable, "-c", code, *place], check=True, capture_output=True)
+            times.append(time.perf_counter() - begun)
+        found.append(statistics.median(times))
+        print(place, times, flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure, and write down what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "workers.json")
+    options = parser.parse_args()
+    load("mnist")
+    without, with_workers = start()
+    found = {
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} cores, torch {torch.__version__}",
+        "start_s": {"one process": without, "two workers": with_workers},
+        "exchange": exchange(options.rounds),
+        "cores_s": cores(min(3, options.rounds)),
+    }
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found["cores_s"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
