@@ -306,3 +306,25 @@ def test_a_mask_of_infinities_is_no_statistic(train, tmp_path):
     assert torch.equal(loaded.module.mask, model.mask)
     path = next((tmp_path / "causal" / "weights").rglob("*.safetensors"))
     assert train(model, init=path).digest == train(model, init=path).digest
+
+
+class Shifted(nn.Module):
+    """A model with a buffer that no state dict holds."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+        self.register_buffer("shift", torch.tensor(shift), persistent=False)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1) + self.shift)
+
+
+def test_a_run_goes_on_with_the_same_constants_alone(tmp_path):
+    setting = {"data": "mnist-sample", "clients": 2, "rounds": 2, "local": {"steps": 1}}
+    cs.run("fedavg", model=Shifted(0.5), out=tmp_path, name="run", **setting)
+    assert cs.resume(tmp_path / "run", model=Shifted(0.5)).folder == tmp_path / "run"
+    with pytest.raises(UserError, match="was made with another model"):
+        cs.resume(tmp_path / "run", model=Shifted(0.7))

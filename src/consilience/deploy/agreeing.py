@@ -103,7 +103,8 @@ class Agreement:
                 raise UserError(
                     f"{name} of type {type_name(values)} do not fit the federation, which has {agreed}"
                 )
-        largest = max(data.targets.flatten().tolist(), default=0) if data.problem.has_classes else 0
+        some = data.problem.has_classes and data.targets.numel() > 0
+        largest = int(data.targets.max()) if some else 0
         if largest >= facts.outputs:
             raise UserError(f"there is a class {largest}, and the federation has 0 to {facts.outputs - 1}")
         holdout = self.arm.config.partition.holdout

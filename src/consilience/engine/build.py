@@ -254,7 +254,8 @@ def model_digest(scene: Scene, *, weights: bool) -> str:
     """
     task = task_of(scene, torch.device("cpu"))
     started = tree.flatten(task.weights_of(module_of(scene))) if weights else {}
-    return digest_of({**tree.flatten({"frozen": task.frozen}), **started}, task.form)
+    fixed = tree.flatten({"frozen": task.frozen, "constants": task.constants})
+    return digest_of({**fixed, **started}, task.form)
 
 
 def initial_models(scene: Scene, task: Task, seed: int) -> State:

@@ -107,11 +107,12 @@ class Task:
         }
         """The parameters that are not trained."""
         kept = converted.state_dict().keys()
-        self._constants: Params = {
+        self.constants: Params = {
             name: value.detach().to(device)
             for name, value in converted.named_buffers()
             if PREFIX + name not in self._ambient and (name not in kept or value.isinf().any())
         }
+        """The buffers that are alike for all clients and never change."""
         self.has_features = isinstance(module, Classifier)
         self._traces: dict[tuple[torch.Size, torch.dtype], Trace] = {}
 
@@ -129,7 +130,7 @@ class Task:
 
     def weights_of(self, module: nn.Module) -> State:
         """What is trained of a module of this architecture, and its buffers."""
-        hidden = {name.removeprefix(PREFIX) for name in self._ambient} | self._constants.keys()
+        hidden = {name.removeprefix(PREFIX) for name in self._ambient} | self.constants.keys()
 
         def own(value: Tensor) -> Tensor:
             return value.detach().to(self.dtype if value.is_floating_point() else value.dtype, copy=True)
@@ -144,7 +145,7 @@ class Task:
         """The output of one forward pass; neither the weights nor the batch are changed."""
         whole = {
             "params": {**self.frozen, **model["params"]},
-            "buffers": {**self._constants, **model["buffers"]},
+            "buffers": {**self.constants, **model["buffers"]},
         }
         return self._pass(whole, tuple(model["buffers"]), batch, training=training)
 
