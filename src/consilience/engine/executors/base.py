@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from consilience import tree
@@ -33,6 +34,16 @@ class Outcome:
     """[jobs] bool: whether the upload is well-formed, and it and the memory are finite."""
     tally: dict[str, Tensor]
     """[jobs] sums that training logged: `loss` and `rows`."""
+
+
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """The outcome of all jobs, from those of parts of them."""
+    return Outcome(
+        tree.concatenate([part.uploads for part in parts]),
+        tree.concatenate([part.memories for part in parts]),
+        torch.cat([part.arrived for part in parts]),
+        {name: torch.cat([part.tally[name] for part in parts]) for name in parts[0].tally},
+    )
 
 
 def one_by_one(function: Callable[..., State], dims: Sequence[int | None], *states: State) -> State:

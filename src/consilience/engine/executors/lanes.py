@@ -19,7 +19,7 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.client import Rows, Step
-from consilience.engine.executors.base import UNLIMITED, Executor, Outcome, Work
+from consilience.engine.executors.base import UNLIMITED, Executor, Outcome, Work, joined
 from consilience.engine.executors.crew import CAN_FORK
 from consilience.engine.executors.leaving import Call, Folding, LeaveVmap
 from consilience.engine.executors.machine import Blueprint, Machine
@@ -330,7 +330,7 @@ class Batched(Executor):
                     self._part(cohort.part(some), work, [tree.index(s, some) for s in states], shared, key)
                     for some in (slice(start, start + chunk) for start in starts)
                 ]
-                return _joined(parts)
+                return joined(parts)
             except torch.OutOfMemoryError:
                 if chunk == 1 and not self._workshop.stop_capturing():
                     raise self._workshop.shortage() from None
@@ -382,12 +382,3 @@ UPLOAD, MEMORY = "upload.", "memory."
 
 def _no_points(facts: Any, tensors: Sequence[Tensor], places: Sequence[Tensor] | None) -> Sequence[Tensor]:
     raise RuntimeError("there is nothing to fold here")
-
-
-def _joined(parts: Sequence[Outcome]) -> Outcome:
-    return Outcome(
-        tree.concatenate([part.uploads for part in parts]),
-        tree.concatenate([part.memories for part in parts]),
-        torch.cat([part.arrived for part in parts]),
-        {name: torch.cat([part.tally[name] for part in parts]) for name in parts[0].tally},
-    )

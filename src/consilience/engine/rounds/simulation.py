@@ -18,6 +18,7 @@ from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
+from consilience.engine.rounds.parts import comes_in_parts, run_in_parts
 from consilience.engine.rounds.pending import Clock, Nodes, Pending, Record, scores_of
 from consilience.engine.rounds.replies import run_replies
 from consilience.engine.rounds.store import Store
@@ -146,6 +147,10 @@ class Simulation:
         return told, traffic
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
+        if comes_in_parts(one, cast):
+            report = run_in_parts(one, cast, self.hub, self.store)
+            self.hub = report.hub
+            return report
         ahead = partial(self._plan_ahead, one, cast)
         report = one.run(cast, self.hub, self.store, self.mailbox, ahead)
         self.hub, self.mailbox = report.hub, report.mailbox
