@@ -156,7 +156,8 @@ def is_sum(combine: Combine, hub: State, message: State, population: Tensor) -> 
         given = [item.weights for item in asked]
         trial = Answering(sums, dtypes, given, missing)
         answer(combine, hub, one, samples, population, trial)
-    except NotASumError:
+    except (NotASumError, RuntimeError, ValueError, TypeError):
+        # Names can not be mapped over, and there is no decomposition of a matrix of NaN.
         return False
     numbers = [*given, *(value for item in asked for value in item.values.values())]
     if not all(bool(value.isfinite().all()) for value in numbers) or len(trial.used) != len(asked):

@@ -27,8 +27,12 @@ from consilience.types import Floats, IntArray, Params, State
 
 
 def comes_in_parts(one: Exchange, cast: Cast) -> bool:
-    """Whether an exchange has more jobs than are computed at a time, at servers."""
-    return not one.world.graph and len(one.jobs(cast)) > one.world.executor.chunk
+    """Whether an exchange has more jobs than are computed at a time, at servers.
+
+    Memories that change their shapes are renewed together: those of some would take the place of the others.
+    """
+    few = one.world.graph or one.algorithm.reshapes()
+    return not few and len(one.jobs(cast)) > one.world.executor.chunk
 
 
 def run_in_parts(one: Exchange, cast: Cast, hub: State, store: Store) -> Report:
