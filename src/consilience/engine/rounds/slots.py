@@ -12,7 +12,8 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,9 +63,6 @@ class Slots:
             path.touch()
             self._file = path.open("r+b", buffering=0)
 
-    def __contains__(self, row: int) -> bool:
-        return row in self._places
-
     @property
     def rows(self) -> IntArray:
         """The numbers of all rows that exist, in order."""
@@ -99,14 +97,14 @@ class Slots:
             place = self._places.pop(row, None)
             self._unread.discard(row)
             if place is not None and place.slot not in self._kept:
-                self._free.append(place.slot)
+                heappush(self._free, place.slot)
 
     def _slot_for(self, row: int) -> int:
         known = self._places.get(row)
         if known is not None and known.slot not in self._kept:
             return known.slot
         if self._free:
-            return self._free.pop()
+            return heappop(self._free)  # the first: a run that goes on shall choose like one that went on
         self._end += 1
         return self._end - 1
 
@@ -133,7 +131,9 @@ class Slots:
         """Let slots that only earlier checkpoints needed be used again: what was noted last is there."""
         self._kept = self._noted
         needed = self._kept | {place.slot for place in self._places.values()}
-        self._free = [slot for slot in range(self._end) if slot not in needed]
+        self._end = max(needed, default=-1) + 1
+        self._free = [slot for slot in range(self._end) if slot not in needed]  # in order, so a heap
+        self._file.truncate(self._end * self._size)
 
     def recall(self, noted: Mapping[str, Tensor]) -> None:
         """Go on from what a checkpoint holds."""
@@ -144,15 +144,14 @@ class Slots:
             for row, slot, digest in zip(numbers, slots, digests, strict=True)
         }
         self._unread = set(numbers)
-        self._end = max(slots, default=-1) + 1
         self._noted = set(slots)
-        if os.fstat(self._file.fileno()).st_size < self._end * self._size:
+        if os.fstat(self._file.fileno()).st_size < (max(slots, default=-1) + 1) * self._size:
             raise UserError(f"{self.path} is damaged: it is shorter than the checkpoint says")
         self.confirm()
 
     def _move(
         self,
-        call: object,
+        call: Callable[[int, Sequence[npt.NDArray[np.uint8]], int], int],
         views: Sequence[npt.NDArray[np.uint8]],
         slot: int,
     ) -> None:
@@ -162,7 +161,7 @@ class Slots:
             some = views[start : start + PIECES]
             wanted = sum(len(view) for view in some)
             try:
-                done = call(self._file.fileno(), some, at)  # type: ignore[operator]
+                done = call(self._file.fileno(), some, at)
             except OSError as error:
                 raise UserError(f"cannot use {self.path or 'a temporary file'}: {error.strerror}") from None
             if done != wanted:
@@ -171,10 +170,6 @@ class Slots:
 
     def _damaged(self, row: int) -> UserError:
         return UserError(f"{self.path} is damaged: the digest of row {row} does not match")
-
-    def close(self) -> None:
-        """Close the file; one without a name is gone then."""
-        self._file.close()
 
 
 def _rows_of(tensors: Mapping[str, Tensor]) -> Iterator[list[npt.NDArray[np.uint8]]]:
