@@ -51,7 +51,9 @@ def test_sums_of_parts_are_what_a_hub_gets_from_all_messages(name, missing):
     combine, whole = SUMS[name].combine, messages()
     sound = torch.ones(5, dtype=torch.float64)
     sound[missing] = 0
-    expected = combine(HUB, inbox_of(tree.where(sound > 0, whole, _blank(whole)), SAMPLES * sound, POPULATION))
+    expected = combine(
+        HUB, inbox_of(tree.where(sound > 0, whole, _blank(whole)), SAMPLES * sound, POPULATION)
+    )
     assert is_sum(combine, HUB, tree.index(whole, 0), POPULATION)
     asked = ask(combine, HUB, whole, SAMPLES, POPULATION)
     sums = [

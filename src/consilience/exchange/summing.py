@@ -95,7 +95,9 @@ class Answering:
             return sums
         before = self.weights[number].double() * self.sound
         square = before @ before
-        factor = torch.where(square > 0, before @ weights.double() / torch.where(square > 0, square, 1.0), 1.0)
+        factor = torch.where(
+            square > 0, before @ weights.double() / torch.where(square > 0, square, 1.0), 1.0
+        )
         return {
             name: factor * total if exact else (factor * total).to(self.dtypes[number][name])
             for name, total in sums.items()

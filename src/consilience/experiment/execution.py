@@ -312,7 +312,7 @@ def _begun(
     arm: Arm, state: dict[str, torch.Tensor], folder: RunFolder | None
 ) -> Iterator[tuple[Simulation, dict[int, Stopped]]]:
     """An arm's simulation in some state (where there is none, at its beginning), and who has stopped."""
-    simulation = simulate(arm.scene, arm.variants, folder and folder.memories(arm.name))
+    simulation = simulate(arm.scene, arm.variants, folder.memories(arm.name) if folder else None)
     stopped: dict[int, Stopped] = {}
     with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
         if state:

@@ -185,9 +185,7 @@ def _nothing(asked: Asked, way: Way) -> Params:
     }
 
 
-def _add(
-    total: Params, values: Params, hub: int, weights: Floats, way: Way, sound: np.ndarray
-) -> None:
+def _add(total: Params, values: Params, hub: int, weights: Floats, way: Way, sound: np.ndarray) -> None:
     """Add one hub's messages of a part to what came before, one after the other."""
     for name, value in values.items():
         for row, (weight, counts) in enumerate(zip(weights.tolist(), sound.tolist(), strict=True)):

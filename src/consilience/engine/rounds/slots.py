@@ -2,8 +2,8 @@
 
 A row lies in a slot. One that is renewed gets another slot, unless it has had one of its own since the last
 checkpoint; slots that neither the checkpoint nor anybody else needs are used again. A checkpoint therefore
-holds where rows lie and a digest of each, and costs what was changed since the one before. Whatever else is in
-the file (of a process that was killed, say) is never looked at.
+holds where rows lie and a digest of each, and costs what was changed since the one before. Whatever else is
+in the file (of a process that was killed, say) is never looked at.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -151,8 +150,8 @@ class Slots:
 
     def _move(
         self,
-        call: Callable[[int, Sequence[npt.NDArray[np.uint8]], int], int],
-        views: Sequence[npt.NDArray[np.uint8]],
+        call: Callable[[int, Sequence[memoryview], int], int],
+        views: Sequence[memoryview],
         slot: int,
     ) -> None:
         """Read or write one row."""
@@ -172,7 +171,7 @@ class Slots:
         return UserError(f"{self.path} is damaged: the digest of row {row} does not match")
 
 
-def _rows_of(tensors: Mapping[str, Tensor]) -> Iterator[list[npt.NDArray[np.uint8]]]:
+def _rows_of(tensors: Mapping[str, Tensor]) -> Iterator[list[memoryview]]:
     """The memory of every row of contiguous tensors, tensor by tensor; those without numbers have none."""
     columns = [
         value.reshape(len(value), math.prod(value.shape[1:])).view(torch.uint8).numpy()
@@ -180,11 +179,11 @@ def _rows_of(tensors: Mapping[str, Tensor]) -> Iterator[list[npt.NDArray[np.uint
         if math.prod(value.shape[1:])
     ]
     for row in range(len(next(iter(tensors.values())))):
-        yield [column[row] for column in columns]
+        yield [column[row].data for column in columns]
 
 
-def _digest(views: Sequence[npt.NDArray[np.uint8]]) -> bytes:
+def _digest(views: Sequence[memoryview]) -> bytes:
     whole = hashlib.sha256()
     for view in views:
-        whole.update(view.data)
+        whole.update(view)
     return whole.digest()

@@ -171,15 +171,13 @@ class Store:
         """Let what only earlier snapshots needed go: the last one is safe."""
         if isinstance(self._kept, Slots):
             self._kept.confirm()
-            for number in range(1, self._files):
-                (old := self._file(number)) and old.unlink(missing_ok=True)
+            for old in filter(None, map(self._file, range(1, self._files))):
+                old.unlink(missing_ok=True)
 
     def restore(self, snapshot: State) -> None:
         """Continue from a snapshot: what was there before is forgotten."""
         self._seen = None
-        memories = {
-            g.removeprefix(MEMORY): params for g, params in snapshot.items() if g.startswith(MEMORY)
-        }
+        memories = {g.removeprefix(MEMORY): params for g, params in snapshot.items() if g.startswith(MEMORY)}
         noted = snapshot["rows"]
         rows = noted["number"].cpu().numpy()
         if "slot" not in noted:
