@@ -23,7 +23,7 @@ from consilience.engine.rounds.told import Told
 from consilience.exchange.summing import Answering, Asked, answer, ask, is_sum
 from consilience.exchange.traffic import Traffic, row_bytes, times
 from consilience.transfer import to_device
-from consilience.types import Floats, IntArray, Params, State
+from consilience.types import Booleans, Floats, IntArray, Params, State
 
 
 def comes_in_parts(one: Exchange, cast: Cast) -> bool:
@@ -121,11 +121,16 @@ class Sums:
         asked = self._ask(arranged(uploads, table, world.device))
         if not self._sums:
             self._sums = [_nothing(one, way) for one, (way, _) in zip(asked, self._asked, strict=True)]
-        for one, total, (way, _) in zip(asked, self._sums, self._asked, strict=True):
-            shares = one.weights.double().cpu().numpy()
-            for number, own in enumerate(places):
-                sound = arrived[table[number, : len(own)]]
-                _add(total, one.values, number, np.where(sound, shares[number, own], 0.0), way, sound)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # thousands of short operations: threads would wait for each other
+        try:
+            for one, total, (way, _) in zip(asked, self._sums, self._asked, strict=True):
+                shares = one.weights.double().cpu().numpy()
+                for number, own in enumerate(places):
+                    sound = arrived[table[number, : len(own)]]
+                    _add(total, one.values, number, shares[number, own], way, sound)
+        finally:
+            torch.set_num_threads(threads)
 
     def _ask(self, messages: State) -> list[Asked]:
         """What all hubs ask for; every tensor is [hubs, ...]."""
@@ -185,14 +190,15 @@ def _nothing(asked: Asked, way: Way) -> Params:
     }
 
 
-def _add(total: Params, values: Params, hub: int, weights: Floats, way: Way, sound: np.ndarray) -> None:
+def _add(total: Params, values: Params, hub: int, weights: Floats, way: Way, sound: Booleans) -> None:
     """Add one hub's messages of a part to what came before, one after the other."""
+    counts = sound if way == "sum" else sound & (weights > 0)
     for name, value in values.items():
-        for row, (weight, counts) in enumerate(zip(weights.tolist(), sound.tolist(), strict=True)):
-            if not counts:
-                continue
-            if way == "sum":
-                # Two operations that each round once: where they begin and end must not matter.
-                total[name][hub] += value[hub, row].double() * weight
-            elif weight > 0:
-                total[name][hub] = torch.maximum(total[name][hub], value[hub, row])
+        so_far = total[name][hub]
+        one = torch.empty_like(so_far)  # the same memory for all: new one is slow to come by
+        for row in np.flatnonzero(counts).tolist():
+            one.copy_(value[hub, row])
+            if way == "most":
+                torch.maximum(so_far, one, out=so_far)
+            else:  # two operations that each round once: where they begin and end must not matter
+                so_far += one.mul_(float(weights[row]))
