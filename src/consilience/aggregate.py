@@ -6,10 +6,27 @@ order of arrival decides at most a last bit here and there, where the sum lies b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Literal, Protocol
+
 import torch
 from torch import Tensor
 
-from consilience.types import Params
+from consilience.types import Params, State
+
+Values = Callable[[State], Params]
+"""A function of stacked messages that gives [messages, ...] tensors, each row from its own message alone."""
+Way = Literal["sum", "most"]
+"""How rows become one: by their weighted sum, or by the largest number of those with a positive weight."""
+
+
+class Gather(Protocol):
+    """A way to bring the rows of all messages together; float64 where `exact`, else in the rows' own type."""
+
+    def __call__(
+        self, messages: State, values: Values, weights: Tensor, way: Way = "sum", *, exact: bool = False
+    ) -> Params: ...
+
 
 PART = 2**24
 """How many numbers are taken to float64 at a time."""
@@ -28,6 +45,24 @@ def weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
     return (sums[0] if len(sums) == 1 else torch.cat(sums, -1)).reshape(stacked.shape[1:])
 
 
+def most(stacked: Tensor, weights: Tensor) -> Tensor:
+    """The largest number of every place, of the rows that have a positive weight."""
+    heard = (weights > 0).reshape(-1, *[1] * (stacked.ndim - 1))
+    lowest = False if stacked.dtype == torch.bool else torch.iinfo(stacked.dtype).min
+    return torch.where(heard, stacked, lowest).amax(0)
+
+
+def at_once(
+    messages: State, values: Values, weights: Tensor, way: Way = "sum", *, exact: bool = False
+) -> Params:
+    """What a `Gather` gives where all messages are there, stacked."""
+    found = values(messages)
+    if way == "most":
+        return {name: most(value, weights) for name, value in found.items()}
+    sums = {name: weighted_sum(value, weights) for name, value in found.items()}
+    return sums if exact else {name: total.to(found[name].dtype) for name, total in sums.items()}
+
+
 def effective_number(weights: Tensor) -> Tensor:
     """0-d, `(sum w)^2 / sum w^2`: how many equal weights are as uneven as these; 1 where all are 0."""
     squares = weights.double().square().sum()
@@ -43,15 +78,16 @@ def mean(stacked: Params, weights: Tensor) -> Params:
 
 def merge_buffers(stacked: Params, weights: Tensor) -> Params:
     """The merged buffers: floating ones by the weighted mean, integer ones (step counters) by the maximum."""
-    merged: Params = {}
-    for name, value in stacked.items():
-        if value.is_floating_point():
-            merged[name] = weighted_sum(value, weights).to(value.dtype)
-        else:
-            heard = (weights > 0).reshape(-1, *[1] * (value.ndim - 1))
-            lowest = False if value.dtype == torch.bool else torch.iinfo(value.dtype).min
-            merged[name] = torch.where(heard, value, lowest).amax(0)
-    return merged
+    return {
+        name: weighted_sum(value, weights).to(value.dtype)
+        if value.is_floating_point()
+        else most(value, weights)
+        for name, value in stacked.items()
+    }
+
+
+Evidence = Callable[[State, str], Tensor]
+"""A function of stacked messages that gives non-negative numbers of the shape of a parameter, by its name."""
 
 
 def importance_mean(
@@ -66,13 +102,36 @@ def importance_mean(
         factors: [messages], by what a message's importance is multiplied; by default 1 for those with a
             positive weight, 0 for the others.
     """
+    messages = {"params": stacked, "importance": importance}
+    return weighed_mean(at_once, messages, stacked, lambda m, name: m["importance"][name], weights, factors)
+
+
+def weighed_mean(
+    gather: Gather,
+    messages: State,
+    names: Iterable[str],
+    evidence: Evidence,
+    weights: Tensor,
+    factors: Tensor | None = None,
+) -> Params:
+    """What `importance_mean` gives for some of the messages' parameters, by a `Gather`."""
     exact = (weights > 0 if factors is None else factors).double()
     merged: Params = {}
-    for name, value in stacked.items():
-        evidence = importance[name].double()
-        total = weighted_sum(evidence, exact)
-        weighed = weighted_sum(evidence * value, exact) / torch.where(total > 0, total, 1.0)
-        merged[name] = torch.where(total > 0, weighed, weighted_sum(value, weights)).to(value.dtype)
+    for name in names:  # one after the other: in float64 they take much memory
+
+        def importance(given: State, name: str = name) -> Params:
+            return {name: evidence(given, name).double()}
+
+        def weighed(given: State, name: str = name) -> Params:
+            return {name: evidence(given, name).double() * given["params"][name]}
+
+        def plain(given: State, name: str = name) -> Params:
+            return {name: given["params"][name]}
+
+        total = gather(messages, importance, exact)[name]
+        mean = gather(messages, weighed, exact)[name] / torch.where(total > 0, total, 1.0)
+        fallback = gather(messages, plain, weights)[name]
+        merged[name] = torch.where(total > 0, mean.to(fallback.dtype), fallback)
     return merged
 
 

@@ -8,7 +8,7 @@ neighbours. Client code is written for ONE client; only the engine adds the clie
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -37,6 +37,8 @@ class Inbox:
     mixing: Tensor | None = None
     """[messages] a node's Metropolis-Hastings weights: with those of all nodes, a symmetric matrix whose rows
     sum to 1. What was not heard counts for the node itself. None at a server."""
+    gather: aggregate.Gather = aggregate.at_once
+    """Brings the rows of all messages together; another one where they are not all there at once."""
 
     def __getitem__(self, group: str) -> Params:
         return self.messages[group]
@@ -51,17 +53,60 @@ class Inbox:
         """[messages] equal weights of those received."""
         return self.heard / self.heard.sum().clamp(min=1)
 
+    def total(self, values: aggregate.Values, weights: Tensor | None = None) -> Params:
+        """`sum_k weights[k] values(message k)` in float64, by data shares unless other weights are given.
+
+        What is asked for in sums can be added up while messages come, so that they need not all be held. That
+        takes weights that follow from `weights` and `heard` alone, and no sum that depends on another.
+
+        Args:
+            values: Gives [messages, ...] tensors of stacked messages, each row from its own message alone.
+            weights: [messages].
+        """
+        given = self.weights if weights is None else weights
+        return self.gather(self.messages, values, given, exact=True)
+
     def mean(self, group: str, weights: Tensor | None = None) -> Params:
         """The mean of a group, by data shares unless other weights are given."""
-        return aggregate.mean(self.messages[group], self.weights if weights is None else weights)
+        given = self.weights if weights is None else weights
+        return self.gather(self.messages, lambda messages: messages[group], given)
 
     def sum(self, group: str) -> Params:
         """The plain sum of a group over the messages received."""
-        return aggregate.mean(self.messages[group], self.heard)
+        return self.mean(group, self.heard)
+
+    def importance_mean(
+        self,
+        names: Iterable[str],
+        evidence: aggregate.Evidence,
+        weights: Tensor,
+        factors: Tensor | None = None,
+    ) -> Params:
+        """The mean of some parameters, coordinate by coordinate, as `aggregate.importance_mean` says.
+
+        Args:
+            names: Which parameters.
+            evidence: Gives the importance of one of them, of stacked messages.
+            weights: [messages], for where nobody has any importance; they sum to 1.
+            factors: [messages], by what a message's importance is multiplied.
+        """
+        return aggregate.weighed_mean(self.gather, self.messages, names, evidence, weights, factors)
 
     def buffers(self) -> Params:
         """The merged buffers: by data shares, never by curvature; counters by their maximum."""
-        return aggregate.merge_buffers(self.messages["buffers"], self.weights)
+        means = self.gather(self.messages, lambda messages: _floating(messages["buffers"]), self.weights)
+        counters = self.gather(
+            self.messages, lambda messages: _whole(messages["buffers"]), self.weights, "most"
+        )
+        return means | counters
+
+
+def _floating(params: Params) -> Params:
+    return {name: value for name, value in params.items() if value.is_floating_point()}
+
+
+def _whole(params: Params) -> Params:
+    return {name: value for name, value in params.items() if not value.is_floating_point()}
 
 
 def nothing(hub: State) -> State:

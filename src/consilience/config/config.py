@@ -45,6 +45,7 @@ from consilience.config.sections import (
     DeploySection,
     EvaluateSection,
     LocalSection,
+    MemoriesSection,
     NetworkSection,
     Section,
     TargetsByScore,
@@ -192,6 +193,7 @@ class Config(Section):
     note: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         "", description="Printed under the table of results: what there is to see in it."
     )
+    memories: MemoriesSection = Field(default_factory=MemoriesSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     deploy: DeploySection = Field(default_factory=DeploySection)
     tracking: TrackersField = Field(

@@ -195,6 +195,16 @@ class DeploySection(Section):
         return value
 
 
+class MemoriesSection(Section):
+    """What clients remember from round to round, in methods where they do."""
+
+    resident: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Whether memories are held in memory, or kept in a file and read as cohorts need them; "
+        "by default held where those of all clients would take at most 2 GiB, or an eighth of a GPU.",
+    )
+
+
 class CheckpointSection(Section):
     """When the state is saved."""
 

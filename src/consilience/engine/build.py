@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -102,10 +103,17 @@ def takes_steps(scene: Scene, variant: tuple[Algorithm, Solver]) -> bool:
     return uses.takes_steps(algorithm, task, solver, scene.work, model, rounds=scene.rounds, peer=graph)
 
 
-def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simulation:
+def simulate(
+    scene: Scene, variants: Sequence[tuple[Algorithm, Solver]], memories: Path | None = None
+) -> Simulation:
     """A simulation of all variants (which differ in floats only) with all seeds, before its first round.
 
     A replica is one seed of one variant. They are ordered by variant, then by seed.
+
+    Args:
+        scene: The setting.
+        variants: Methods, each with its local optimiser.
+        memories: Where files of memories lie, but for their endings; None: nowhere that lasts.
     """
     task = task_of(scene, scene.device)
     given, variants = variants, fitted(scene.dataset, task, variants)
@@ -131,11 +139,12 @@ def simulate(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> Simu
         test=np.arange(len(scene.dataset.targets), len(pool.targets), dtype=np.int64),
         network=scene.network,
         memory=scene.memory or usual_memory(scene.device),
+        resident=scene.resident,
         coordinates=scene.coordinates,
         whole=tuple(one for one in scene.metrics if isinstance(one, Whole)),
         redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )
-    return Simulation(world, method)
+    return Simulation(world, method, memories)
 
 
 def fitted(

@@ -6,10 +6,14 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
 from consilience.errors import UserError
+
+Resident = Literal["auto", "always", "never"]
+"""Whether something is held in memory, or read from files as it is needed; auto: by its size."""
 
 UNITS = {
     "B": 1,

@@ -15,6 +15,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.normalising import Normalisation
 from consilience.data.partition import Partition
 from consilience.engine.determinism import Precision
+from consilience.engine.memory import Resident
 from consilience.engine.network import Network
 from consilience.exchange.cohort import LocalWork
 from consilience.graphs.base import Topology
@@ -58,6 +59,8 @@ class Scene:
     """The address of a Ray cluster; `auto`: the one that runs here, or a new one; `local`: a new one."""
     lanes: int | None = None
     """How many clients train side by side; None: as many as memory allows."""
+    resident: Resident = "auto"
+    """Whether what clients remember is held in memory, or kept in files."""
     memory: int | None = None
     """How many bytes of the device may be used; None: what is free."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))

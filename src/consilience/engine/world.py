@@ -12,6 +12,7 @@ import torch
 
 from consilience.algorithm import Algorithm
 from consilience.engine.executors.base import Executor
+from consilience.engine.memory import Resident
 from consilience.engine.network import Network
 from consilience.exchange.cohort import Cohort, Job, LocalWork, Population
 from consilience.graphs.base import Adjacency
@@ -82,6 +83,8 @@ class World:
     """How many bytes of the device may be used."""
     redraw: Callable[[int, int], Adjacency | None]
     """Gives the graph of a seed after some number of drawings."""
+    resident: Resident = "auto"
+    """Whether what clients remember is held in memory."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters about which nodes' records say more."""
     whole: tuple[Whole, ...] = ()

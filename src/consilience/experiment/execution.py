@@ -170,14 +170,15 @@ class _Run:
         self._remember(self.records)
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
-            with _begun(arm, self.folder.load_state(arm.name, self.config.length)) as (simulation, stopped):
+            state = self.folder.load_state(arm.name, self.config.length)
+            with _begun(arm, state, self.folder) as (simulation, stopped):
                 self.models[arm.name] = final_models(simulation, stopped)
         return checkpoint
 
     def _run_arm(self, number: int, state: dict[str, torch.Tensor]) -> None:
         arm = self.arms[number]
         config = arm.config
-        with _begun(arm, state) as (simulation, stopped):
+        with _begun(arm, state, self.folder) as (simulation, stopped):
             if simulation.round == 0 and simulation.algorithm.setup():
                 self.listener.setting_up(arm)
             # A GPU works on a round while the host looks at the one before, unless that may be the last one.
@@ -193,6 +194,7 @@ class _Run:
                     self._note(arm, simulation, begun.pop(0), stopped)
                 if stop and not last:
                     self._checkpoint(number, tree.flatten({**simulation.snapshot(), **kept_of(stopped)}))
+                    simulation.confirm()
             if config.evaluate.clients:
                 self.listener.evaluating_clients(arm)
                 scores = [client_line(arm, line) for line in final_clients(simulation, stopped)]
@@ -306,9 +308,11 @@ class _Run:
 
 
 @contextmanager
-def _begun(arm: Arm, state: dict[str, torch.Tensor]) -> Iterator[tuple[Simulation, dict[int, Stopped]]]:
+def _begun(
+    arm: Arm, state: dict[str, torch.Tensor], folder: RunFolder | None
+) -> Iterator[tuple[Simulation, dict[int, Stopped]]]:
     """An arm's simulation in some state (where there is none, at its beginning), and who has stopped."""
-    simulation = simulate(arm.scene, arm.variants)
+    simulation = simulate(arm.scene, arm.variants, folder.memories(arm.name) if folder else None)
     stopped: dict[int, Stopped] = {}
     with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
         if state:

@@ -27,8 +27,8 @@ Existing = Literal["refuse", "overwrite", "resume"]
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
 CHECKPOINT, PARTITIONS, PLAN = "checkpoint.safetensors", "partitions.json", "plan.json"
 CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model", "rounds", "base")
-STATES, WEIGHTS = "states", "weights"
-"""Whole states of methods that have ended, from which a run goes on; and plain models."""
+STATES, WEIGHTS, MEMORIES = "states", "weights", "memories"
+"""Whole states of methods that have ended, from which a run goes on; plain models; what clients remember."""
 TRACKING = "tracking.json"
 """What tells a run apart for trackers."""
 SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT = "sweep.png", "nodes.png", "map.png", "coordinates.png"
@@ -114,7 +114,7 @@ class RunFolder:
         plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
         for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        for name in (STATES, WEIGHTS, tensorboard.FOLDER):
+        for name in (STATES, WEIGHTS, MEMORIES, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
@@ -193,6 +193,10 @@ class RunFolder:
             return wire.decode_tensors(path.read_bytes())[0]
         except wire.WireError as error:
             raise UserError(f"{path} is damaged: {error}") from None
+
+    def memories(self, label: str) -> Path:
+        """Where the memories of a method's clients lie if they are kept in files, but for their endings."""
+        return self.path / MEMORIES / quote(label, safe="=,+")
 
     def forget_states(self, rounds: int) -> None:
         """Delete the states of shorter runs, from which this one has gone on."""

@@ -288,6 +288,7 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *
         start=None if config.init in (None, "common", "different") else Path(str(config.init)),
         normalize=config.data.normalize,
         streamed=streamed,
+        resident=config.memories.resident,
         augment=config.augment,
         executor=config.executor,
         workers=config.workers,

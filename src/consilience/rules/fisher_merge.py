@@ -68,15 +68,15 @@ class FisherWeighted(Rule):
         return inbox.weights if self.weighting == "samples" else inbox.uniform
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
-        shares, fisher = self.shares(inbox), self._fisher(inbox)
-        known = {name: inbox["params"][name] for name in fisher}
-        weighed = aggregate.importance_mean(known, fisher, shares, factors=shares)
+        shares = self.shares(inbox)
+        weighed = inbox.importance_mean(inbox[IMPORTANCE], self._diagonal, shares, factors=shares)
         return inbox.mean("params", shares) | weighed
 
     def contributors(self, inbox: Inbox) -> Tensor:
-        shares = self.shares(inbox)
-        return aggregate.importance_number(inbox["params"], self._fisher(inbox), shares, factors=shares)
+        shares, names = self.shares(inbox), inbox[IMPORTANCE]
+        fisher = {name: self._diagonal(inbox.messages, name) for name in names}
+        return aggregate.importance_number(inbox["params"], fisher, shares, factors=shares)
 
-    def _fisher(self, inbox: Inbox) -> Params:
-        """Stacked diagonals, not below the floor."""
-        return {name: value.clamp(min=self.floor) for name, value in inbox[IMPORTANCE].items()}
+    def _diagonal(self, messages: State, name: str) -> Tensor:
+        """Stacked diagonals of a parameter, not below the floor."""
+        return messages[IMPORTANCE][name].clamp(min=self.floor)

@@ -127,10 +127,13 @@ class HessianWeighted(Rule):
         return inbox.weights if self.weighting == "samples" else inbox.uniform
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
-        shares, importance = self.shares(inbox), inbox["importance"]
+        shares = self.shares(inbox)
+        merged = inbox.mean("params", shares)
+        if self.form == "normalised" and self.guard is None:
+            return merged | inbox.importance_mean(inbox["importance"], _importance, shares)
+        importance = inbox["importance"]
         if self.guard is not None:
             importance = _believable(importance, self.norm_scope)
-        merged = inbox.mean("params", shares)
         return merged | {name: self._weigh(name, inbox, importance, shares) for name in importance}
 
     def contributors(self, inbox: Inbox) -> Tensor | None:
@@ -155,6 +158,11 @@ class HessianWeighted(Rule):
             return form(values, evidence.minimum(most))
 
         return robust.by_blocks(guarded, inbox, value, importance[name])
+
+
+def _importance(messages: State, name: str) -> Tensor:
+    """Stacked curvature of a parameter."""
+    return messages["importance"][name]
 
 
 def _believable(importance: Params, scope: Scope) -> Params:

@@ -34,7 +34,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience import aggregate
 from consilience.learning.solvers import SGD
 from consilience.objectives.proximal import Proximal
 from consilience.rules.base import Rule
@@ -80,15 +79,14 @@ class NormalisedSteps(Rule):
         return inbox.weights if self.weighting == "samples" else inbox.uniform
 
     def merge(self, old: Params, inbox: Inbox) -> Params:
-        effort, shares = inbox["effort"], self.shares(inbox)
-        free = effort["steps"].double()
-        own = effort.get("pulled_steps", free).double()
-        # A client without steps sends what it received: its update is 0, whatever it is divided by.
-        length = (shares * free).sum() * shares / torch.where(own > 0, own, 1.0)
-        rest = 1 - length.sum()
+        shares = self.shares(inbox)
+        inverse = inbox.total(lambda messages: {"steps": 1 / _own_steps(messages)}, shares)["steps"]
+        mean = inbox.total(lambda messages: {"steps": messages["effort"]["steps"]}, shares)["steps"]
+        moved = inbox.total(_per_step, shares)
+        rest = 1 - mean * inverse
         return {
-            name: (aggregate.weighted_sum(value, length) + rest * old[name].double()).to(value.dtype)
-            for name, value in inbox["params"].items()
+            name: (mean * value + rest * old[name].double()).to(old[name].dtype)
+            for name, value in moved.items()
         }
 
     def refuse_objective(self, objective: Objective) -> str | None:
@@ -110,6 +108,23 @@ class NormalisedSteps(Rule):
         if solver.lr * self.mu >= 1:
             return f"lr times mu must be below 1, not {solver.lr * self.mu:g}: lower solver.lr or mu"
         return None
+
+
+def _own_steps(messages: State) -> Tensor:
+    """[messages] float64, the effective steps of each client."""
+    effort = messages["effort"]
+    own = effort.get("pulled_steps", effort["steps"]).double()
+    # A client without steps sends what it received: its update is 0, whatever it is divided by.
+    return torch.where(own > 0, own, 1.0)
+
+
+def _per_step(messages: State) -> Params:
+    """[messages, ...] float64, the clients' models, each divided by its effective steps."""
+    steps = _own_steps(messages)
+    return {
+        name: value.double() / steps.reshape(-1, *[1] * (value.ndim - 1))
+        for name, value in messages["params"].items()
+    }
 
 
 def _with_momentum(steps: Tensor, momentum: Number) -> Tensor:

@@ -66,7 +66,7 @@ class Extrapolate(ServerStep):
             merged: The mean of the clients'.
             inbox: The uploads, with the shares of that mean as weights.
         """
-        apart = inbox.weights.double() @ _sq_norms(inbox["params"], old)
+        apart = inbox.total(lambda messages: {"apart": _sq_norms(messages["params"], old)})["apart"]
         together = _sq_norms({name: value[None] for name, value in merged.items()}, old)[0]
         bottom = 2 * (together + self.epsilon)
         return torch.where(bottom > 0, apart / bottom, 1.0).clamp(min=1)

@@ -18,6 +18,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition
 from consilience.engine.build import simulate
 from consilience.engine.executors.lanes import Batched
+from consilience.engine.memory import Resident
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import Scene
 from consilience.exchange.cohort import LocalWork
@@ -126,6 +127,8 @@ class Layout:
     """How many clients train side by side; 0: one after the other."""
     chunk: int = 100
     """How many clients are computed at a time, where there are lanes."""
+    resident: Resident = "auto"
+    """Whether what clients remember is held in memory."""
 
 
 def simulation_of(subject: Subject, layout: Layout, *variants: tuple[Algorithm, Solver]) -> Simulation:
@@ -142,6 +145,7 @@ def simulation_of(subject: Subject, layout: Layout, *variants: tuple[Algorithm, 
         participation=layout.participation,
         normalize="none",
         executor="sequential",
+        resident=layout.resident,
         device=subject.device,
         dtype=layout.dtype,
     )

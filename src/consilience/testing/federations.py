@@ -110,7 +110,7 @@ def bad_uploads_are_dropped(subject: Subject) -> None:
         before, _ = (play(one, rounds=1)[0] for one in (poisoned, lost))
         lost.world = dataclasses.replace(lost.world, failure_rate=rate)
         play(lost, rounds=1)
-        record = _poison(poisoned, [bad])
+        record = poisoned_round(poisoned, [bad])
         after = state_of(poisoned)
         for path, value in tree.flatten(poisoned.hub).items():
             assert value.isfinite().all(), f"the hub's {path} is not finite ({topology.name})."
@@ -123,7 +123,7 @@ def bad_uploads_are_dropped(subject: Subject) -> None:
         expected, found = (of_clients(one, state_of(one), good) for one in (lost, poisoned))
         assert_close(expected, found, f"without client {bad} ({topology.name})")
         if sends:
-            _assert_dropped(_poison(poisoned, good), range(len(SIZES)))
+            _assert_dropped(poisoned_round(poisoned, good), range(len(SIZES)))
             assert_same(after, state_of(poisoned), f"when all are dropped ({topology.name})")
 
 
@@ -136,7 +136,7 @@ def _one_failure() -> tuple[float, int]:
     raise AssertionError("no failure rate fells one client alone")
 
 
-def _poison(simulation: Simulation, clients: Sequence[int]) -> Record:
+def poisoned_round(simulation: Simulation, clients: Sequence[int]) -> Record:
     """A round in which some clients' data are not numbers any more."""
     for client in clients:
         inputs = simulation.world.pool.inputs

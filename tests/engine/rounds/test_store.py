@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from consilience import tree
+from consilience.engine.memory import Resident
 from consilience.engine.rounds.store import Store
+from consilience.errors import UserError
 from consilience.types import State
 
 CPU = torch.device("cpu")
@@ -124,3 +128,49 @@ def test_thousands_of_clients_of_whom_few_are_ever_seen():
     everyone = random.permutation(5000)
     assert_close(kept.load(everyone), memories(*(written.get(row, row) for row in everyone)), rtol=0, atol=0)
     assert kept.snapshot()["rows"]["number"].tolist() == sorted(written)
+
+
+def in_file(path: Path, resident: Resident = "never") -> Store:
+    return Store(10, initial, CPU, resident=resident, path=path)
+
+
+@pytest.mark.parametrize("resident", ["never", "always"])
+def test_a_snapshot_of_a_named_file_says_where_rows_lie(tmp_path, resident):
+    kept = in_file(tmp_path / "store")
+    kept.save([8, 3], memories(80, 30))
+    snapshot = kept.snapshot()
+    kept.confirm()
+    kept.save([3, 5], memories(31, 50))
+    assert snapshot["memory.trend"]["w"].shape == (0, 3)
+    other = in_file(tmp_path / "store", resident)
+    other.restore(snapshot)
+    assert_close(other.load([3, 5, 8]), memories(30, 5, 80), rtol=0, atol=0)
+
+
+def test_rows_that_were_held_can_go_on_in_a_file(tmp_path):
+    held, filed = in_file(tmp_path / "a", "always"), in_file(tmp_path / "b")
+    held.save([8, 3], memories(80, 30))
+    filed.restore(held.snapshot())
+    assert_close(filed.load([3, 4, 8]), memories(30, 4, 80), rtol=0, atol=0)
+
+
+def test_a_file_that_is_gone_is_one_line(tmp_path):
+    kept = in_file(tmp_path / "store")
+    kept.save([8], memories(80))
+    snapshot = kept.snapshot()
+    with pytest.raises(UserError, match="is missing"):
+        in_file(tmp_path / "elsewhere").restore(snapshot)
+
+
+def test_rows_of_another_form_get_a_file_of_their_own_until_they_are_confirmed(tmp_path):
+    kept, wide = in_file(tmp_path / "store"), {"trend": {"w": torch.ones(1, 4, dtype=torch.float64)}}
+    kept.save([8], memories(80))
+    before = kept.snapshot()
+    kept.confirm()
+    kept.save([8], wide)
+    other = in_file(tmp_path / "store")
+    other.restore(before)
+    assert_close(other.load([8]), memories(80), rtol=0, atol=0)
+    kept.snapshot()
+    kept.confirm()
+    assert [one.name for one in tmp_path.iterdir()] == ["store.2"]

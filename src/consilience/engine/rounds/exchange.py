@@ -68,7 +68,7 @@ def rows_of(stacked: State, device: torch.device, *places: IntArray) -> State:
     return tree.map_leaves(lambda value: value[chosen], stacked)
 
 
-def _arranged(uploads: State, place: IntArray, device: torch.device) -> State:
+def arranged(uploads: State, place: IntArray, device: torch.device) -> State:
     """The uploads in rows of a table; without a copy where they lie in this order already."""
     if (place.ravel() == np.arange(place.size)).all():
         return tree.reshape_leading(tree.index(uploads, slice(place.size)), 1, *place.shape)
@@ -149,7 +149,7 @@ class Exchange:
         """
         world = self.world
         jobs = self.jobs(cast)
-        down = self._broadcast(hub)
+        down = self.broadcast(hub)
         down_bytes = {} if world.graph else row_bytes(tree.without(down, self.form.known))
         received = [times(len(clients), down_bytes) for clients in cast.sampled]
         if not jobs:
@@ -178,7 +178,7 @@ class Exchange:
         )
         return Report(hub, mailbox, None, {}, told, traffic)
 
-    def _broadcast(self, hub: State) -> State:
+    def broadcast(self, hub: State) -> State:
         """What every hub sends, with the hubs' leading axes."""
         world = self.world
         flat = tree.reshape_leading(hub, len(world.hub_shape), len(world.hub_replicas))
@@ -298,12 +298,12 @@ class Exchange:
         given = {
             "facts": {
                 "samples": to_device(sizes, world.device),
-                "sound": _arranged(sound, place, world.device)["facts"]["sound"],
+                "sound": arranged(sound, place, world.device)["facts"]["sound"],
                 "population": world.hub_populations[which],
             }
         }
         key = self.key(f"combine, {blank=}")
-        messages = _arranged(uploads, place, world.device)
+        messages = arranged(uploads, place, world.device)
         given_to = (tree.index(world.hub_numbers, which), hub, given, messages)
         if self.form.ordinary:
             return one_by_one(combine, (0, 0, 0, 0), *given_to)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,9 +26,10 @@ from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
+from consilience.engine.rounds.parts import comes_in_parts, run_in_parts
 from consilience.engine.rounds.pending import Clock, Nodes, Pending, Record, scores_of
 from consilience.engine.rounds.replies import run_replies
-from consilience.engine.rounds.store import Store
+from consilience.engine.rounds.store import Initial, Store
 from consilience.engine.rounds.told import Told
 from consilience.engine.world import MODELS_AT_A_TIME, World
 from consilience.exchange.address import Address
@@ -48,17 +50,23 @@ class Simulation:
     Args:
         world: The setting in which the algorithm runs.
         algorithm: With holes (`sweeping.Hole`) where variants differ; the world has the numbers for them.
+        memories: Where files of memories lie, but for their endings; None: nowhere that lasts.
     """
 
-    def __init__(self, world: World, algorithm: Algorithm) -> None:
+    def __init__(self, world: World, algorithm: Algorithm, memories: Path | None = None) -> None:
         self.world, self.algorithm = world, algorithm
         self.round = 0
         self._clock = Clock()
         self.mailbox: Mailbox | None = None
         population = world.population
-        rows, device, memory = len(world.replicas) * population, world.device, world.memory
-        self.store = Store(rows, self._initial_memory, device, memory)
-        self.links = Store(rows * population, self._initial_link, device, memory)
+        rows = len(world.replicas) * population
+
+        def store(count: int, initial: Initial, name: str) -> Store:
+            path = memories and memories.with_name(f"{memories.name}.{name}")
+            return Store(count, initial, world.device, world.memory, resident=world.resident, path=path)
+
+        self.store = store(rows, self._initial_memory, "clients")
+        self.links = store(rows * population, self._initial_link, "links")
         hubs = self._map_rows(lambda whole, model: whole.init_hub(model), world.hub_rows)
         self.hub = tree.reshape_leading(hubs, 1, *world.hub_shape)
 
@@ -159,6 +167,10 @@ class Simulation:
         return told, traffic
 
     def _run(self, one: Exchange, cast: Cast) -> Report:
+        if comes_in_parts(one, cast):
+            report = run_in_parts(one, cast, self.hub, self.store)
+            self.hub = report.hub
+            return report
         ahead = partial(self._plan_ahead, one, cast)
         report = one.run(cast, self.hub, self.store, self.mailbox, ahead)
         self.hub, self.mailbox = report.hub, report.mailbox
@@ -347,6 +359,11 @@ class Simulation:
         mailbox = self.mailbox.snapshot() if self.mailbox else {}
         links = {f"{LINKS}{group}": params for group, params in self.links.snapshot().items()}
         return tree.join(clock, hub, self.store.snapshot(), links, mailbox)
+
+    def confirm(self) -> None:
+        """Let files of memories keep no more than the last snapshot needs: it is safe."""
+        self.store.confirm()
+        self.links.confirm()
 
     def restore(self, snapshot: State) -> None:
         """Continue from a snapshot."""

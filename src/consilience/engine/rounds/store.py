@@ -1,94 +1,56 @@
-"""Memories of all clients: on the compute device while they are small, else on the host, else on disk."""
+"""Memories of all clients: on the compute device while they are small, else on the host, else in a file."""
 
 from __future__ import annotations
 
-import math
-import tempfile
-from abc import ABC, abstractmethod
+import logging
 from collections.abc import Callable, Sequence
-from io import RawIOBase
-from typing import cast
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from consilience import tree
+from consilience.engine.memory import Resident, shown
+from consilience.engine.rounds.slots import Slots
+from consilience.errors import UserError
 from consilience.transfer import to_device
 from consilience.types import Booleans, IntArray, State
 
+LOG = logging.getLogger("consilience")
+
 Initial = Callable[[IntArray], State]
 """A function that gives the initial memories of some rows, stacked."""
-
 
 DEVICE_SHARE = 8
 """Memories stay on a GPU while they take no more than one part in so many of what may be used of it."""
 
 HOST_BYTES = 2**31
-"""Larger memories lie in temporary files; the operating system keeps in memory what fits."""
+"""Larger memories are kept in files: what is held is part of every checkpoint, whole."""
+
+AT_A_TIME = 2**28
+"""How many bytes of memories that are held are read from a file at a time, when a run goes on."""
 
 
-class Column(ABC):
-    """One tensor of the memories, a row for every client."""
-
-    shape: torch.Size
-    """The shape of a row."""
-
-    @abstractmethod
-    def read(self, rows: IntArray) -> Tensor:
-        """Some rows, stacked."""
-
-    @abstractmethod
-    def write(self, rows: IntArray, values: Tensor) -> None:
-        """Renew some rows."""
-
-
-class Held(Column):
+class Held:
     """Rows in the memory of a device; pages of a host's that were never written take no space."""
 
-    def __init__(self, rows: int, like: Tensor, device: torch.device) -> None:
-        self.shape = like.shape[1:]
-        self._values = torch.empty((rows, *self.shape), dtype=like.dtype, device=device)
+    def __init__(self, rows: int, form: State, device: torch.device) -> None:
+        self.form = tree.map_leaves(lambda value: value[:0], form)
+        self._device = device
+        self._values = tree.map_leaves(
+            lambda value: torch.empty((rows, *value.shape[1:]), dtype=value.dtype, device=device), form
+        )
 
-    def read(self, rows: IntArray) -> Tensor:
-        return self._values[to_device(rows, self._values.device)]
+    def read(self, rows: IntArray) -> State:
+        """Some rows, stacked."""
+        return tree.index(self._values, to_device(rows, self._device))
 
-    def write(self, rows: IntArray, values: Tensor) -> None:
-        home = self._values.device
-        self._values.index_copy_(0, to_device(rows, home), values.to(home))
-
-
-class Filed(Column):
-    """Rows in a temporary file.
-
-    They are read and written row by row: a mapped file costs a page fault each 4 KiB, ten times as long.
-    """
-
-    def __init__(self, rows: int, like: Tensor) -> None:
-        self.shape, self._dtype = like.shape[1:], like.dtype
-        self._size = math.prod(self.shape) * like.itemsize
-        # Without a name: it is gone when nobody uses it any more.
-        self._file = cast(RawIOBase, tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
-        self._file.truncate(rows * self._size)
-
-    def read(self, rows: IntArray) -> Tensor:
-        values = torch.empty((len(rows), *self.shape), dtype=self._dtype)
-        for row, place in zip(rows.tolist(), _bytes(values), strict=True):
-            self._file.seek(row * self._size)
-            self._file.readinto(place.data)
-        return values
-
-    def write(self, rows: IntArray, values: Tensor) -> None:
-        for row, content in zip(rows.tolist(), _bytes(values.cpu().contiguous()), strict=True):
-            self._file.seek(row * self._size)
-            self._file.write(content.data)
-
-
-def _bytes(values: Tensor) -> npt.NDArray[np.uint8]:
-    """[rows, bytes] the memory of a contiguous tensor."""
-    flat = values.reshape(len(values), math.prod(values.shape[1:]))
-    return cast("npt.NDArray[np.uint8]", flat.view(torch.uint8).numpy())
+    def write(self, rows: IntArray, memories: State) -> None:
+        """Renew some rows."""
+        places = to_device(rows, self._device)
+        for group, params in memories.items():
+            for name, value in params.items():
+                self._values[group][name].index_copy_(0, places, value.to(self._device))
 
 
 class Store:
@@ -102,12 +64,26 @@ class Store:
         initial: What is in a row before it is written.
         device: Where memories are needed.
         memory: How many bytes of the device may be used, by all that is there.
+        resident: Whether memories are held in memory; else they are kept in a file, and read as cohorts need
+            them.
+        path: Where such files lie, but for their endings; None: in the system's folder, without names.
     """
 
-    def __init__(self, rows: int, initial: Initial, device: torch.device, memory: int = 2**31) -> None:
+    def __init__(
+        self,
+        rows: int,
+        initial: Initial,
+        device: torch.device,
+        memory: int = 2**31,
+        *,
+        resident: Resident = "auto",
+        path: Path | None = None,
+    ) -> None:
         self._rows, self._initial, self._device, self._memory = rows, initial, device, memory
+        self._resident, self._path = resident, path
         self._seen: Booleans | None = None  # until a row is kept: there may be very many
-        self._columns: dict[str, dict[str, Column]] = {}
+        self._kept: Held | Slots | None = None
+        self._files = 0  # how many there were: one of other rows must not take the place of another
         self._groups: tuple[str, ...] = ()  # some may be without tensors, and then not in a snapshot
         self._stateless = False  # found out at the first load; initial memories need not be made again
 
@@ -135,59 +111,107 @@ class Store:
             return
         if self._seen is None:
             self._seen = np.zeros(self._rows, dtype=np.bool_)
-        if not self._fits(memories):
+        if self._kept is None or _form(self._kept.form) != _form(memories):
             self._seen[:] = False
-            self._columns = {}  # what they take may be needed for others
-            size = tree.nbytes(memories) // len(wanted) * self._rows
-            self._columns = {
-                group: {name: self._column(value, size) for name, value in params.items()}
-                for group, params in memories.items()
-            }
-        for group, params in memories.items():
-            for name, value in params.items():
-                self._columns[group][name].write(wanted, value)
+            self._kept = None  # what it takes may be needed for others
+            self._kept = self._place(memories)
+        self._kept.write(wanted, memories)
         self._seen[wanted] = True
-
-    def _fits(self, memories: State) -> bool:
-        """Whether there are columns for memories of these shapes."""
-        shapes = {path: value.shape[1:] for path, value in tree.flatten(memories).items()}
-        return shapes == {
-            f"{group}/{name}": column.shape
-            for group, columns in self._columns.items()
-            for name, column in columns.items()
-        }
 
     def forget(self, rows: IntArray) -> None:
         """Let some clients start anew."""
         if self._seen is not None:
             self._seen[rows] = False
+        if isinstance(self._kept, Slots):
+            self._kept.forget(rows.tolist())
 
-    def _column(self, like: Tensor, size: int) -> Column:
-        """The place of one tensor of memories that take so many bytes in all."""
+    def _place(self, form: State) -> Held | Slots:
+        """The place of all memories of a form."""
+        size = _row_bytes(form) * self._rows
         on_device = self._device.type == "cuda" and size <= self._memory // DEVICE_SHARE
-        if not on_device and size > HOST_BYTES and like[0].numel():
-            return Filed(self._rows, like)
-        return Held(self._rows, like, self._device if on_device else torch.device("cpu"))
+        if self._in_files(size):
+            self._files += 1
+            if self._resident == "auto" and self._files == 1:
+                LOG.warning(
+                    "memories of %d clients take up to %s: they are kept in a file, and read as cohorts "
+                    "need them",
+                    self._rows,
+                    shown(size),
+                )
+            return Slots(form, self._file(self._files))
+        return Held(self._rows, form, self._device if on_device else torch.device("cpu"))
+
+    def _in_files(self, size: int) -> bool:
+        """Whether memories that take so many bytes in all are kept in files."""
+        small = self._memory // DEVICE_SHARE if self._device.type == "cuda" else 0
+        return self._resident == "never" or (self._resident == "auto" and size > max(small, HOST_BYTES))
+
+    def _file(self, number: int) -> Path | None:
+        return self._path and self._path.with_name(f"{self._path.name}.{number}")
 
     def _read(self, rows: IntArray) -> State:
-        return {
-            group: {name: column.read(rows).to(self._device) for name, column in columns.items()}
-            for group, columns in self._columns.items()
-        }
+        assert self._kept is not None  # since some were seen
+        return tree.map_leaves(lambda value: value.to(self._device), self._kept.read(rows))
 
     def snapshot(self) -> State:
-        """The rows that exist, for a checkpoint: their numbers and their memories."""
+        """The rows that exist, for a checkpoint: their numbers, and their memories or where these lie.
+
+        In a file that has a name they stay where they are until a later snapshot is confirmed. The groups of
+        memories then hold no rows, and say what one looks like.
+        """
         seen = np.flatnonzero(() if self._seen is None else self._seen)
-        return {
-            "rows": {"number": torch.from_numpy(seen)},
-            **{
-                f"memory.{group}": {name: column.read(seen) for name, column in columns.items()}
-                for group, columns in self._columns.items()
-            },
-        }
+        if isinstance(self._kept, Slots) and self._path is not None:
+            noted = self._kept.note()
+            noted["rows"]["file"] = torch.tensor(self._files)
+            return {**noted, **_named(self._kept.form)}
+        kept = {} if self._kept is None else self._kept.read(seen)
+        return {"rows": {"number": torch.from_numpy(seen)}, **_named(kept)}
+
+    def confirm(self) -> None:
+        """Let what only earlier snapshots needed go: the last one is safe."""
+        if isinstance(self._kept, Slots):
+            self._kept.confirm()
+            for old in filter(None, map(self._file, range(1, self._files))):
+                old.unlink(missing_ok=True)
 
     def restore(self, snapshot: State) -> None:
         """Continue from a snapshot: what was there before is forgotten."""
         self._seen = None
-        memories = {g.removeprefix("memory."): p for g, p in snapshot.items() if g.startswith("memory.")}
-        self.save(snapshot["rows"]["number"].cpu().numpy(), memories)
+        memories = {g.removeprefix(MEMORY): params for g, params in snapshot.items() if g.startswith(MEMORY)}
+        noted = snapshot["rows"]
+        rows = noted["number"].cpu().numpy()
+        if "slot" not in noted:
+            self._kept = None
+            self.save(rows, memories)
+            return
+        self._files = int(noted["file"])
+        path = self._file(self._files)
+        if path is None or not path.exists():
+            raise UserError(f"{path or 'a file of memories'} is missing, so this run cannot go on")
+        slots = Slots(memories, path)
+        slots.recall(noted)
+        size = _row_bytes(memories)
+        if self._in_files(size * self._rows):
+            self._kept = slots
+            self._seen = np.zeros(self._rows, dtype=np.bool_)
+            self._seen[rows] = True
+            return
+        self._kept = None
+        for some in np.array_split(rows, max(1, size * len(rows) // AT_A_TIME)):
+            self.save(some, slots.read(some))
+
+
+MEMORY = "memory."
+"""What stands, in a snapshot, before the names of groups of memories."""
+
+
+def _named(memories: State) -> State:
+    return {f"{MEMORY}{group}": params for group, params in memories.items()}
+
+
+def _row_bytes(memories: State) -> int:
+    return sum(value.shape[1:].numel() * value.itemsize for value in tree.flatten(memories).values())
+
+
+def _form(memories: State) -> dict[str, torch.Size]:
+    return {path: value.shape[1:] for path, value in tree.flatten(memories).items()}

@@ -1,0 +1,204 @@
+"""Exchanges of a server with cohorts too large to be held at once.
+
+Clients are computed some at a time, with their memories. What hubs ask for in sums is added up as messages
+come, one after the other in the order of clients and in float64, so that it does not matter which of them
+came together. Messages that a hub has to see all at once, as for a median, are kept until the last has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.aggregate import Way
+from consilience.engine.executors.base import Outcome, joined
+from consilience.engine.rounds.cast import Cast
+from consilience.engine.rounds.exchange import Exchange, Report, arranged, columns, rows_of
+from consilience.engine.rounds.store import Store
+from consilience.engine.rounds.told import Told
+from consilience.exchange.summing import Answering, Asked, answer, ask, is_sum
+from consilience.exchange.traffic import Traffic, row_bytes, times
+from consilience.transfer import to_device
+from consilience.types import Booleans, Floats, IntArray, Params, State
+
+
+def comes_in_parts(one: Exchange, cast: Cast) -> bool:
+    """Whether an exchange has more jobs than are computed at a time, at servers.
+
+    Memories that change their shapes are renewed together: those of some would take the place of the others.
+    """
+    few = one.world.graph or one.algorithm.reshapes()
+    return not few and len(one.jobs(cast)) > one.world.executor.chunk
+
+
+def run_in_parts(one: Exchange, cast: Cast, hub: State, store: Store) -> Report:
+    """Carry out an exchange at servers, some clients at a time, and return what it left behind.
+
+    Args:
+        one: The exchange.
+        cast: Who takes part.
+        hub: [replicas, ...].
+        store: The clients' memories; those whose upload is sound are renewed.
+    """
+    world, jobs = one.world, one.jobs(cast)
+    down = one.broadcast(hub)
+    down_bytes = row_bytes(tree.without(down, one.form.known))
+    cohort, (replicas, clients) = world.cohort(jobs, one.round), columns(jobs)
+    listed = Told(jobs, cast.failed, None)
+    delivered = [listed.delivered(replica) for replica in range(len(world.replicas))]
+    rows, step = replicas * world.population + clients, world.executor.chunk
+    parts: list[Outcome] = []
+    sums: Sums | None = None
+    up_bytes: dict[str, int] = {}
+    for begin in range(0, len(jobs), step):
+        some = slice(begin, begin + step)
+        given = rows_of(down, world.device, replicas[some])
+        outcome = one.work(cohort.part(some), given, store, rows[some])
+        if begin == 0:
+            up_bytes = row_bytes(one.form.travelling(outcome.uploads))
+            sums = Sums(one, hub, listed, delivered) if _are_sums(one, hub, outcome) else None
+        if sums:
+            sums.add(begin, outcome)
+        parts.append(Outcome({} if sums else outcome.uploads, {}, outcome.arrived, outcome.tally))
+        del outcome
+    whole = joined(parts)
+    told = Told(jobs, cast.failed, whole)
+    hub = sums.combined(whole.arrived) if sums else one.combine_apart(hub, whole, told, delivered)
+    traffic = tuple(
+        Traffic(times(len(came), up_bytes), times(len(sampled), down_bytes), len(came) if up_bytes else 0)
+        for came, sampled in zip(delivered, cast.sampled, strict=True)
+    )
+    return Report(hub, None, None, {}, told, traffic)
+
+
+def _are_sums(one: Exchange, hub: State, outcome: Outcome) -> bool:
+    """Whether hubs ask for nothing but sums of messages like these."""
+    sound = torch.nonzero(outcome.arrived).flatten()
+    if one.form.ordinary or not len(sound):
+        return False
+    message = tree.index(tree.without(outcome.uploads, one.form.private), int(sound[0]))
+    combine = one.phase(tree.index(one.world.hub_numbers, 0)).combine
+    return is_sum(combine, tree.index(hub, 0), message, one.world.hub_populations[0])
+
+
+class Sums:
+    """What servers ask for in sums, added up while messages come.
+
+    Args:
+        one: The exchange.
+        hub: [hubs, ...] their states.
+        listed: Who works.
+        delivered: The rows of the messages that come to each hub, in the order of clients.
+    """
+
+    def __init__(self, one: Exchange, hub: State, listed: Told, delivered: Sequence[IntArray]) -> None:
+        self._one, self._hub, self._delivered = one, hub, delivered
+        samples = np.zeros((len(delivered), max(1, *(len(rows) for rows in delivered))))
+        for number, rows in enumerate(delivered):
+            samples[number, : len(rows)] = one.world.sizes()[listed.replicas[rows], listed.clients[rows]]
+        self._samples = to_device(samples, one.world.device)
+        self._form: State = {}
+        self._asked: list[tuple[Way, dict[str, torch.dtype]]] = []
+        self._weights: list[Tensor] = []
+        self._sums: list[Params] = []
+
+    def add(self, begin: int, outcome: Outcome) -> None:
+        """Add the messages of the jobs from `begin` on."""
+        world, arrived = self._one.world, outcome.arrived.cpu().numpy()
+        places: list[IntArray] = []
+        for rows in self._delivered:
+            inside = (rows >= begin) & (rows < begin + len(arrived))
+            places.append(np.flatnonzero(inside))
+        width = max(1, *(len(own) for own in places))
+        table = np.zeros((len(places), width), dtype=np.int64)
+        for number, own in enumerate(places):
+            table[number, : len(own)] = self._delivered[number][own] - begin
+        uploads = tree.without(outcome.uploads, self._one.form.private)
+        asked = self._ask(arranged(uploads, table, world.device))
+        if not self._sums:
+            self._sums = [_nothing(one, way) for one, (way, _) in zip(asked, self._asked, strict=True)]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # thousands of short operations: threads would wait for each other
+        try:
+            for one, total, (way, _) in zip(asked, self._sums, self._asked, strict=True):
+                shares = one.weights.double().cpu().numpy()
+                for number, own in enumerate(places):
+                    sound = arrived[table[number, : len(own)]]
+                    _add(total, one.values, number, shares[number, own], way, sound)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _ask(self, messages: State) -> list[Asked]:
+        """What all hubs ask for; every tensor is [hubs, ...]."""
+        one, noted = self._one, list[tuple[Way, dict[str, torch.dtype]]]()
+
+        def asked(swept: State, old: State, given: State, some: State) -> State:
+            facts = given["facts"]
+            found = ask(one.phase(swept).combine, old, some, facts["samples"], facts["population"])
+            noted[:] = [(way, {n: v.dtype for n, v in values.items()}) for values, _, way in found]
+            values = {f"values.{number}": item.values for number, item in enumerate(found)}
+            return {**values, "weights": {str(number): item.weights for number, item in enumerate(found)}}
+
+        found = one.world.executor.map(
+            asked, (0, 0, 0, 0), one.world.hub_numbers, self._hub, self._facts(), messages
+        )
+        self._form, self._asked = tree.map_leaves(lambda value: value[:0], messages), noted
+        self._weights = list(found["weights"].values())
+        return [
+            Asked(found[f"values.{number}"], weights, noted[number][0])
+            for number, weights in enumerate(self._weights)
+        ]
+
+    def _facts(self, **more: Tensor) -> State:
+        return {"facts": {"samples": self._samples, "population": self._one.world.hub_populations, **more}}
+
+    def combined(self, arrived: Tensor) -> State:
+        """The hubs' new states, once all messages were added; `arrived`: [jobs] which of them are sound."""
+        one, world = self._one, self._one.world
+        table = np.zeros(self._samples.shape, dtype=np.int64)
+        there: Floats = np.zeros(self._samples.shape)
+        for number, rows in enumerate(self._delivered):
+            table[number, : len(rows)], there[number, : len(rows)] = rows, 1.0
+        sound = arrived[to_device(table, world.device)] * to_device(there, world.device)
+        dtypes = [kinds for _, kinds in self._asked]
+
+        def combine(swept: State, old: State, given: State, weights: State, sums: State) -> State:
+            facts = given["facts"]
+            totals = [sums[str(number)] for number in range(len(dtypes))]
+            answering = Answering(totals, dtypes, list(weights["all"].values()), facts["sound"])
+            phase = one.phase(swept).combine
+            new = answer(phase, old, self._form, facts["samples"], facts["population"], answering)
+            return tree.where((facts["samples"] * facts["sound"]).sum() > 0, new, old)
+
+        weights = {"all": {str(number): value for number, value in enumerate(self._weights)}}
+        sums = {str(number): total for number, total in enumerate(self._sums)}
+        given = (world.hub_numbers, self._hub, self._facts(sound=sound), weights, sums)
+        return world.executor.map(combine, (0, 0, 0, 0, 0), *given)
+
+
+def _nothing(asked: Asked, way: Way) -> Params:
+    """[hubs, ...] what sums are before the first message."""
+    if way == "sum":
+        return {n: torch.zeros_like(v[:, 0], dtype=torch.float64) for n, v in asked.values.items()}
+    return {
+        name: torch.full_like(v[:, 0], False if v.dtype == torch.bool else torch.iinfo(v.dtype).min)
+        for name, v in asked.values.items()
+    }
+
+
+def _add(total: Params, values: Params, hub: int, weights: Floats, way: Way, sound: Booleans) -> None:
+    """Add one hub's messages of a part to what came before, one after the other."""
+    counts = sound if way == "sum" else sound & (weights > 0)
+    for name, value in values.items():
+        so_far = total[name][hub]
+        one = torch.empty_like(so_far)  # the same memory for all: new one is slow to come by
+        for row in np.flatnonzero(counts).tolist():
+            one.copy_(value[hub, row])
+            if way == "most":
+                torch.maximum(so_far, one, out=so_far)
+            else:  # two operations that each round once: where they begin and end must not matter
+                so_far += one.mul_(float(weights[row]))

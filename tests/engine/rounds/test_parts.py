@@ -1,0 +1,79 @@
+"""Cohorts that are computed in parts: hubs get the same, and hold no more than a part."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from consilience import tree
+from consilience.algorithms.fedavg import FedAvg
+from consilience.algorithms.fedcurv import FedCurv
+from consilience.algorithms.fednova import FedNova
+from consilience.algorithms.hwa import HWA
+from consilience.algorithms.scaffold import Scaffold
+from consilience.engine.executors.base import Outcome
+from consilience.engine.rounds import parts
+from consilience.learning.solvers import SGD
+from consilience.method import Composed
+from consilience.rules.median import Median
+from consilience.testing import prepare
+from consilience.testing.federation import (
+    SIZES,
+    Layout,
+    assert_close,
+    assert_same,
+    play,
+    ragged_partition,
+    simulation_of,
+)
+from consilience.testing.federations import poisoned_round
+
+SUMS = (FedAvg(), HWA(), FedCurv(), Scaffold(), FedNova())
+
+
+@pytest.mark.parametrize("method", SUMS, ids=lambda one: one.name)
+def test_it_does_not_matter_which_messages_come_together(method):
+    subject = prepare(method, solver=SGD(0.1))
+    partitions = {0: ragged_partition(SIZES), 1: ragged_partition((5, 0, 8, 2, 3), first=40)}
+    found = []
+    for chunk in (1, 2, 3, 4):
+        # One client after the other, so that only the sums could differ.
+        simulation = simulation_of(subject, Layout(partitions=partitions, dtype=torch.float32))
+        simulation.world.executor.chunk = chunk
+        simulation.world = dataclasses.replace(simulation.world, failure_rate=0.3)
+        found.append(play(simulation, rounds=3))
+    for other in found[1:]:
+        for replica, state in enumerate(other):
+            assert_same(found[0][replica], state, "in other parts")
+
+
+@pytest.mark.parametrize("method", [*SUMS, Composed(rule=Median())], ids=lambda one: one.name)
+def test_an_upload_that_is_not_sound_does_not_count(method):
+    subject = prepare(method, solver=SGD(0.1))
+    states = []
+    for chunk in (100, 2):
+        simulation = simulation_of(subject, Layout(lanes=2, chunk=chunk))
+        play(simulation, rounds=1)
+        record = poisoned_round(simulation, [1, 4])
+        assert len(record.dropped) == 2
+        states.append(play(simulation, rounds=1)[0])
+    assert_close(states[0], states[1], "in parts")
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"), [(Scaffold(), False), (Composed(rule=Median()), True)], ids=["sum", "median"]
+)
+def test_messages_are_kept_only_for_rules_that_need_all_of_them(method, kept, monkeypatch):
+    seen: list[bool] = []
+
+    def joined(found: Sequence[Outcome]) -> Outcome:
+        seen.extend(bool(tree.nbytes(one.uploads)) for one in found)
+        return original(found)
+
+    original = parts.joined
+    monkeypatch.setattr(parts, "joined", joined)
+    play(simulation_of(prepare(method, solver=SGD(0.1)), Layout(lanes=2, chunk=2)), rounds=1)
+    assert seen == [kept] * 3
