@@ -16,6 +16,7 @@ import platform
 import resource
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,6 @@ def point(method: str, cohort: int, options: argparse.Namespace) -> dict[str, An
     }
 
 
-def _alone(queue: Any, *given: Any) -> None:
-    queue.put(point(*given))
-
-
 def main() -> None:
     """Measure all points, and write them down one by one."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -116,12 +113,8 @@ def main() -> None:
     found["machine"] = {"processor": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__}
     for method in options.methods:
         for cohort in options.cohorts:
-            context = multiprocessing.get_context("spawn")
-            queue = context.Queue()
-            process = context.Process(target=_alone, args=(queue, method, cohort, options))
-            process.start()
-            measured = queue.get()
-            process.join()
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
+                measured = alone.submit(point, method, cohort, options).result()
             name = f"{method}, {cohort} of {options.clients}{', held' if options.plain else ''}"
             found[name] = {"memory": options.memory, "load": os.getloadavg()[0], **measured}
             print(name, json.dumps(found[name]), flush=True)
