@@ -36,7 +36,12 @@ REFUSED = [
     (["topology=rings"], "unknown topology 'rings'; did you mean 'ring'?"),
     (["solver=sdg"], "unknown solver 'sdg'; did you mean 'sgd'?"),
     (["data=mnits"], "unknown data set 'mnits'; did you mean 'mnist'?"),
-    (["executor=fast"], "executor: Input should be 'auto', 'batched' or 'sequential', not 'fast'"),
+    (
+        ["executor=fast"],
+        "executor: Input should be 'auto', 'batched', 'sequential', 'ray' or 'ray-sequential'",
+    ),
+    (["workers=2"], "workers and cluster are those of executor: ray"),
+    (["executor=ray", "cluster="], "cluster: "),
     (["device=tpu"], "device: "),
     (["dtype=float16"], "dtype: Input should be 'float32' or 'float64', not 'float16'"),
     (["init=same"], "init: expected common, different or a file of weights, and there is no file same"),

@@ -1,6 +1,7 @@
 """The guides do what they say: their Python runs, and so does every configuration on them."""
 
 import ast
+import os
 import re
 import sys
 from pathlib import Path
@@ -126,12 +127,13 @@ def test_the_file_on_the_page_about_sweeps(tmp_path):
     assert names[-1] == "peers"
 
 
+@pytest.mark.skipif("CONSILIENCE_LONG" not in os.environ, reason="takes half a minute: CONSILIENCE_LONG=1")
 def test_ray_tune_drives_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("ray.tune")
     import ray
 
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         names: dict[str, object] = {"__name__": "page", "cs": cs, "Path": Path}
         monkeypatch.chdir(tmp_path)

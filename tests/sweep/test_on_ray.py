@@ -19,7 +19,7 @@ Reader = Callable[..., Study]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """A cluster of two cores, whose processes have this process' modules."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 

@@ -147,7 +147,6 @@ class Config(Section):
     )
     cluster: str = Field(
         "auto",
-        min_length=1,
         description="The Ray cluster they are on: an address; auto: the one that runs here, or a new "
         "one; local: a new one.",
     )
@@ -217,6 +216,8 @@ class Config(Section):
             raise UserError(f"topology has {nodes} nodes, but clients is {self.clients}")
         if not self.executor.startswith("ray") and (self.workers is not None or self.cluster != "auto"):
             raise UserError("workers and cluster are those of executor: ray; set it, or leave these out")
+        if not self.cluster.strip():
+            raise UserError("cluster: an address, auto or local is needed")
         if not self.participation > 0:
             raise UserError(f"participation must be above 0, not {self.participation}")
         if isinstance(self.participation, float) and self.participation > 1:

@@ -128,6 +128,7 @@ def drive(kind: str, folder) -> tuple[int, str]:
     return status.returncode, said.read_text()
 
 
+@pytest.mark.skipif(not LONG, reason="takes half a minute: CONSILIENCE_LONG=1")
 def test_machines_come_and_go(tmp_path):
     status, said = drive("machines", tmp_path)
     assert status == 0, said

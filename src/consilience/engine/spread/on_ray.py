@@ -13,6 +13,7 @@ import torch
 
 from consilience.engine.determinism import Precision
 from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.spread.executor import Workers
 from consilience.engine.spread.worker import Arrays, Done, Part, Worker
 from consilience.errors import UserError
 
@@ -30,7 +31,7 @@ NUMBERS = itertools.count()
 """Tells the worlds of this process apart."""
 
 
-class RayWorkers:
+class RayWorkers(Workers):
     """Actors of a cluster that have one world.
 
     Args:
