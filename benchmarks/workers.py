@@ -31,7 +31,7 @@ from consilience.experiment import plan
 
 METHODS = {"fedavg": "star", "scaffold": "star", "fedcurv": "star", "dechw": "ring"}
 SMALL = {
-    "data": "mnist",
+    "data": "mnist-sample",
     "model": {"name": "mlp", "hidden": [200, 200]},
     "clients": 10,
     "local": {"steps": 1, "batch_size": 1},
@@ -39,7 +39,7 @@ SMALL = {
 }
 LARGE = {
     "data": "mnist",
-    "model": "device-cnn",
+    "model": "mnist-cnn",
     "clients": 20,
     "local": {"epochs": 1, "batch_size": 32},
     "rounds": 1,
