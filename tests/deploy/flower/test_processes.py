@@ -110,6 +110,20 @@ def test_methods_are_equal_to_the_simulation(place):
 
 
 @long
+def test_flowers_own_simulation_ends_as_ours(place, monkeypatch):
+    """Flower starts a SuperLink by itself, and clients are made by Ray (`flwr[simulation]`)."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not one that runs here, or has died
+    agreement = agree(federation("scaffold", evaluate={"clients": False}))
+    write_app(agreement, place.folder / "app")
+    hub, count = place.folder / "hub", agreement.terms.population
+    words = ["--federation-config", f"num-supernodes={count}", "--run-config", f'out="{hub}"', "--stream"]
+    place.start("run", str(BIN / "flwr"), "run", "app", *words)
+    until(lambda: status(hub).get("done"), "the federation ends", lambda: place.said("run"), 180.0)
+    assert equal(ended(agreement, hub), simulated(agreement))
+
+
+@long
 def test_supernodes_and_sites_that_are_killed_are_missed_and_come_back(place):
     settings = {"secret": "seed", "quorum": "all", "deadline": 40.0}
     agreement = begin(place, "scaffold", rounds=3, deploy=settings)

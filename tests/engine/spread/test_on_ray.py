@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -141,6 +142,23 @@ def test_a_killed_driver_goes_on_with_another_number_of_workers(tmp_path):
     assert status == -signal.SIGKILL, said
     result = cs.resume(tmp_path / "run", workers=1)
     assert result.digest == expected(checkpoint={"every": 3})
+
+
+def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch, tmp_path):
+    """Ray itself would try for a minute, and then end the process."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{nobody.getsockname()[1]}"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(dead)
+    assert on_ray.running() is None
+    monkeypatch.setattr(on_ray, "STAFF", {})
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    for address in (dead, "nowhere", "ray://127.0.0.1:x"):
+        with pytest.raises(UserError, match=f"cluster: nobody answers at {address}"):
+            cs.run("fedavg", **SETTING | ON_RAY | {"cluster": address})
 
 
 def test_what_cannot_be_is_said(monkeypatch):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -243,16 +245,41 @@ def join(cluster: str, count: int | None = None) -> Joined:
     if ray.is_initialized():
         return Joined(ray, now=False, ours=False)
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if cluster != "local":
+    address = running() if cluster == "auto" else cluster
+    if address is not None and address != "local":
+        if not _answers(address):  # Ray would try for a minute and then end this process
+            raise UserError(f"cluster: nobody answers at {address}")
         try:
-            ray.init(address=cluster, **quiet)
-            return Joined(ray, now=True, ours=False)
+            ray.init(address=address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            if cluster != "auto":
-                raise UserError(f"cluster: no Ray cluster answers at {cluster}: {_said(error)}") from None
+            raise UserError(f"cluster: {address} is no Ray cluster to join: {_said(error)}") from None
+        return Joined(ray, now=True, ours=False)
     cores = max(count or 1, len(os.sched_getaffinity(0)))
     ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
     return Joined(ray, now=True, ours=True)
+
+
+def running() -> str | None:
+    """The address of the cluster that runs here, or that the environment names; None where there is none.
+
+    Ray leaves a note of the last cluster that was started, also where that has died since.
+    """
+    named = os.environ.get("RAY_ADDRESS")
+    if named:
+        return named
+    note = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    address = note.read_text().strip() if note.is_file() else ""
+    return address if address and _answers(address) else None
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens at an address like 10.0.0.7:6379 or ray://head:10001."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def _retold(error: Any) -> Exception:
