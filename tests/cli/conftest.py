@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -79,7 +80,11 @@ def tiny(tmp_path: Path, out: Path) -> Path:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts real processes; those that are still there at the end of the test are killed."""
+    """Starts real processes; those that are still there at the end of the test are killed.
+
+    A shell may have interrupts ignored here, which processes would inherit; a user's terminal has not.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     begun: list[subprocess.Popen[str]] = []
 
     def popen(*words: object, **environment: str) -> subprocess.Popen[str]:
@@ -95,6 +100,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         return begun[-1]
 
     yield popen
+    signal.signal(signal.SIGINT, before)
     for process in begun:
         if process.poll() is None:
             process.kill()

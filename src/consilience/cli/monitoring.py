@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Annotated
 
 import typer
@@ -36,10 +34,7 @@ def monitor(
     host, port = listening(listen)
     with Server(Gathered(sources), host, port, page=not serve_only) as server:
         print(f"{server.url}{OFFER if serve_only else '/'} (Ctrl-C ends it)", flush=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:  # an interrupt in the middle of a request could get lost; here it cannot
-            while True:
-                time.sleep(3600)
+        try:
+            server.serve_forever()
         except KeyboardInterrupt:
             print()
-        server.shutdown()
