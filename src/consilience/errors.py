@@ -1,4 +1,4 @@
-"""The one exception that means "the input is wrong": its message is a single clear line."""
+"""The one exception that means "the input is wrong": its message is a single clear line; and one for a pause."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONA
 
 class UserError(ValueError):
     """Bad input. The command line prints the message alone and exits with code 2."""
+
+
+class Paused(Exception):  # noqa: N818 (nothing is wrong)
+    """A run has saved its state and ended for now, as it was asked to."""
 
 
 def is_interrupt(error: BaseException | None) -> bool:

@@ -62,11 +62,18 @@ class Cells(Watcher):
         stage, note = ("failed", reason) if reason else ("finished", scores_of(cell))
         self.states[cell.name] = replace(before, stage=stage, note=note, took=took)
 
+    def paused(self, cell: Cell) -> None:
+        before = self.states[cell.name]
+        took = None if before.begun is None else time.monotonic() - before.begun
+        self.states[cell.name] = replace(before, stage="paused", took=took)
+
     def count(self) -> str:
         """How many cells are in which state, in words."""
         stages = [state.stage for state in self.states.values()]
         told = [
-            f"{stages.count(stage)} {stage}" for stage in ("finished", "running", "failed") if stage in stages
+            f"{stages.count(stage)} {stage}"
+            for stage in ("finished", "running", "paused", "failed")
+            if stage in stages
         ]
         return f"{len(stages)} cells: {', '.join(told) or 'none begun'}"
 
@@ -87,6 +94,11 @@ class PlainLines(Cells):
         state = self.states[cell.name]
         took = "" if state.took is None else f"  {state.took:.0f} s"
         print(f"{cell.name}  {state.stage}  {state.note}{took}", flush=True)
+
+    def paused(self, cell: Cell) -> None:
+        super().paused(cell)
+        done = self.states[cell.name].progress
+        print(f"{cell.name}  pauses{f' after {done.rounds} of {done.of} rounds' if done else ''}", flush=True)
 
 
 class LiveTable(Cells):

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from consilience.sweep import Study
+    from consilience.sweep import Findings, Place, Study
 
 SweepFile = Annotated[Path, typer.Argument(help="A YAML file with base, grid and cells.", metavar="FILE")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Changes of the base, e.g. rounds=5.", metavar="[KEY=VALUE]...")
+]
+
+Minutes = Annotated[
+    float | None,
+    typer.Option(help="End for now, with the state saved, when so many minutes are over.", min=0),
 ]
 
 
@@ -35,20 +40,23 @@ def sweep(
     ] = "auto",
     cpus: Annotated[float, typer.Option(help="The cores that a cell takes on Ray.", min=0)] = 1,
     gpus: Annotated[float, typer.Option(help="The GPUs that a cell takes on Ray.", min=0)] = 0,
+    minutes: Minutes = None,
 ) -> None:
     """Run every cell of a grid of configurations; the same command goes on with what is not finished.
 
-    Exit code 1 where a cell has failed.
+    Exit code 1 where a cell has failed, 3 where time was up before the last cell was finished.
     """
     from consilience.cli.screen import console
     from consilience.cli.sweep_display import watch
-    from consilience.errors import unknown
-    from consilience.sweep import Here, Place, read_study, run
+    from consilience.errors import UserError, unknown
+    from consilience.sweep import Place, read_study, run
     from consilience.sweep.on_ray import OnRay
 
-    places: dict[str, Place] = {"here": Here(), "ray": OnRay(cluster, cpus, gpus)}
+    places: dict[str, Place] = {"here": here(minutes), "ray": OnRay(cluster, cpus, gpus)}
     if place not in places:
         raise unknown("place", place, places)
+    if minutes is not None and place != "here":
+        raise UserError("--minutes is for cells that run here, not on ray")
     study = read_study(file, overrides or [])
     if dry_run:
         _list(study)
@@ -60,11 +68,27 @@ def sweep(
         raise typer.Exit(130) from None
     console().print(findings.table())
     print(f"results: {study.path}")
+    leave(findings)
+
+
+def here(minutes: float | None) -> Place:
+    """This process, for so many minutes."""
+    from consilience.sweep.places import Deadline, Here
+
+    return Here() if minutes is None else Here(Deadline(minutes))
+
+
+def leave(findings: Findings) -> None:
+    """End the command with the code that says how cells fared."""
     failed = findings.failed
     for name, reason in failed.items():
         print(f"consilience: cell {name} failed: {reason}", file=sys.stderr)
     if failed:
         raise typer.Exit(1)
+    rest = [cell.name for cell, stage, _ in findings.cells if stage != "finished"]
+    if rest:
+        print(f"consilience: time is up; the same command goes on with {', '.join(rest)}", file=sys.stderr)
+        raise typer.Exit(3)
 
 
 def _list(study: Study) -> None:

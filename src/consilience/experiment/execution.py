@@ -17,7 +17,7 @@ from consilience.engine.determinism import repeatable
 from consilience.engine.memory import bounded, read_size
 from consilience.engine.rounds.pending import Pending
 from consilience.engine.rounds.simulation import Simulation
-from consilience.errors import UserError
+from consilience.errors import Paused, UserError
 from consilience.experiment.folder import (
     CLIENTS,
     CONFIG,
@@ -48,6 +48,7 @@ from consilience.experiment.result import Listener, Result
 from consilience.experiment.stopping import (
     Functions,
     OnRound,
+    Pause,
     Stopped,
     asked_to_stop,
     check_stopping,
@@ -55,6 +56,7 @@ from consilience.experiment.stopping import (
     final_clients,
     final_models,
     kept_of,
+    never,
     read_functions,
     reason_to_stop,
     state_of,
@@ -77,8 +79,12 @@ def run(
     existing: Existing = "refuse",
     listener: Listener | None = None,
     on_round: Functions = (),
+    pause: Pause = never,
 ) -> Result:
-    """Carry out a run; with a folder, its files are written and it can be resumed."""
+    """Carry out a run; with a folder, its files are written and it can be resumed.
+
+    `pause` is asked after every round: where it says so, the state is saved and `Paused` raised.
+    """
     listener = listener or (NotebookDisplay() if in_notebook() else Listener())
     functions = read_functions(on_round)
     config = config.resolved()
@@ -91,10 +97,10 @@ def run(
     memory = None if config.memory is None else read_size(config.memory)
     with repeatable(config.torch_device, config.precision), bounded(config.torch_device, memory):
         if folder is None:
-            return _execute(config, arms, None, listener, functions)
+            return _execute(config, arms, None, listener, functions, pause)
         with folder.locked():
             folder.prepare(config.written(), existing)
-            return _execute(config, arms, folder, listener, functions)
+            return _execute(config, arms, folder, listener, functions, pause)
 
 
 def _execute(
@@ -103,11 +109,12 @@ def _execute(
     folder: RunFolder | None,
     listener: Listener,
     functions: tuple[OnRound, ...],
+    pause: Pause,
 ) -> Result:
     if not config.tracking:
-        return _Run(config, arms, folder, listener, functions).execute()
+        return _Run(config, arms, folder, listener, functions, pause).execute()
     with tracked(config, folder, listener) as told:
-        result = _Run(config, arms, folder, told, functions).execute()
+        result = _Run(config, arms, folder, told, functions, pause).execute()
         told.conclude(result)
         return result
 
@@ -122,9 +129,10 @@ class _Run:
         folder: RunFolder | None,
         listener: Listener,
         functions: Sequence[OnRound],
+        pause: Pause,
     ) -> None:
         self.config, self.arms, self.folder, self.listener = config, arms, folder, listener
-        self.functions = functions
+        self.functions, self.pause = functions, pause
         self.base = 0
         self.records: list[dict[str, Any]] = []
         self.history: defaultdict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
@@ -189,12 +197,15 @@ class _Run:
                 last = simulation.round + 1 == config.rounds
                 evaluate = last or (simulation.round + 1) % config.evaluate.every == 0
                 begun.append(simulation.advance(evaluate=evaluate, trained=config.evaluate.trained))
-                stop = last or simulation.round % config.checkpoint.every == 0
+                pausing = not last and self.pause()
+                stop = last or pausing or simulation.round % config.checkpoint.every == 0
                 while len(begun) > (0 if stop else ahead):
                     self._note(arm, simulation, begun.pop(0), stopped)
                 if stop and not last:
                     self._checkpoint(number, tree.flatten({**simulation.snapshot(), **kept_of(stopped)}))
                     simulation.confirm()
+                if pausing:
+                    raise Paused
             if config.evaluate.clients:
                 self.listener.evaluating_clients(arm)
                 scores = [client_line(arm, line) for line in final_clients(simulation, stopped)]

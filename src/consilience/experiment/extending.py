@@ -18,7 +18,7 @@ from consilience.experiment.execution import run
 from consilience.experiment.folder import CONFIG, RunFolder
 from consilience.experiment.planning import plan
 from consilience.experiment.result import Listener, Result
-from consilience.experiment.stopping import Functions
+from consilience.experiment.stopping import Functions, Pause, never
 from consilience.plugins import is_reference
 
 LOG = logging.getLogger("consilience")
@@ -32,6 +32,7 @@ def resume(
     workers: int | None = None,
     cluster: str | None = None,
     on_round: Functions = (),
+    pause: Pause = never,
     data: Dataset | None = None,
     model: object = None,
 ) -> Result:
@@ -45,6 +46,7 @@ def resume(
         workers: How many workers of a cluster there are from now on; by default as before.
         cluster: Where these are; by default as before.
         on_round: A function, or several, as for `run`.
+        pause: Asked after every round whether to save the state and raise `Paused`.
         data: The data set, where it was one from Python.
         model: The model, where it was one from Python that no file can name.
     """
@@ -65,7 +67,7 @@ def resume(
     if rounds is not None and len(before) > 1:
         some = " and ".join(map(str, sorted(before)))
         raise UserError(f"settings of {folder.path} have {some} rounds: it is not clear which to give more")
-    result = run(config, folder=folder, existing="resume", listener=listener, on_round=on_round)
+    result = run(config, folder=folder, existing="resume", listener=listener, on_round=on_round, pause=pause)
     if rounds is None or rounds == config.length:
         return result
     longer = given.read(folder, (config.length, int(rounds)))
@@ -78,7 +80,7 @@ def resume(
         )
     with folder.locked():
         _extend(folder, config, longer)
-    return run(longer, folder=folder, existing="resume", listener=listener, on_round=on_round)
+    return run(longer, folder=folder, existing="resume", listener=listener, on_round=on_round, pause=pause)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,15 @@ Functions = OnRound | Sequence[OnRound]
 """One such function, or several."""
 
 
+Pause = Callable[[], bool]
+"""Asked after every round whether the run shall save its state and end for now."""
+
+
+def never() -> bool:
+    """A run that does not pause."""
+    return False
+
+
 def read_functions(given: Functions) -> tuple[OnRound, ...]:
     """The functions; what cannot be called with the state of a round is refused before the first one."""
     functions = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
-from consilience.errors import UserError, described, is_interrupt
+from consilience.errors import Paused, UserError, described, is_interrupt
 from consilience.experiment import Arm, Result, resume, run
 from consilience.experiment.folder import CONFIG, RunFolder
 from consilience.experiment.progress import Clock
+from consilience.experiment.stopping import Pause, never
 from consilience.sweep.cells import Cell, Stage
 
 
@@ -43,6 +45,9 @@ class Watcher:
     def ended(self, cell: Cell, reason: str) -> None:
         """A cell is finished, or has failed for a reason."""
 
+    def paused(self, cell: Cell) -> None:
+        """Time is up: a cell has saved its state, and goes on when the sweep does."""
+
     def finish(self) -> None:
         """The sweep ends, or is interrupted."""
 
@@ -54,31 +59,59 @@ class Place(Protocol):
         """Run every cell, and tell the watcher when each begins, goes on and ends."""
 
 
+@dataclass(frozen=True)
 class Here(Place):
     """This process, in which one cell runs after the other."""
 
+    pause: Pause = never
+    """Asked before every cell and after every round whether to end for now, with the state saved."""
+
     def run(self, cells: Sequence[Cell], watcher: Watcher) -> None:
         for cell in cells:
+            if self.pause():
+                return
             watcher.began(cell)
-            watcher.ended(cell, attempt(cell, functools.partial(watcher.progress, cell)))
+            try:
+                reason = attempt(cell, functools.partial(watcher.progress, cell), self.pause)
+            except Paused:
+                watcher.paused(cell)
+                return
+            watcher.ended(cell, reason)
+
+
+class Deadline:
+    """Says to pause where what comes next would not end in time, if it takes as long as what was last."""
+
+    def __init__(self, minutes: float) -> None:
+        self._asked = time.monotonic()
+        self._end = self._asked + 60 * minutes
+
+    def __call__(self) -> bool:
+        """Whether it is time."""
+        now = time.monotonic()
+        took, self._asked = now - self._asked, now
+        return now + took > self._end
 
 
 Tell = Callable[[Progress], object]
 
 
-def attempt(cell: Cell, tell: Tell) -> str:
+def attempt(cell: Cell, tell: Tell, pause: Pause = never) -> str:
     """Run a cell, or go on with it from its checkpoint.
 
     Args:
         cell: What to run.
         tell: What is called after every round.
+        pause: Asked after every round whether to save the state and raise `Paused`.
 
     Returns:
         Why it failed, in one line; nothing where it is finished.
     """
     try:
         cell.begin()
-        cell.conclude(_carried_out(cell, tell))
+        cell.conclude(_carried_out(cell, tell, pause))
+    except Paused:
+        raise
     except Exception as error:  # whatever it is, the other cells go on
         if is_interrupt(error):
             raise KeyboardInterrupt from error
@@ -88,11 +121,11 @@ def attempt(cell: Cell, tell: Tell) -> str:
     return ""
 
 
-def _carried_out(cell: Cell, tell: Tell) -> Result:
+def _carried_out(cell: Cell, tell: Tell, pause: Pause) -> Result:
     listener = _Teller(tell)
     if (cell.path / CONFIG).exists():
-        return resume(cell.path, listener)
-    return run(cell.config(), folder=RunFolder(cell.path), listener=listener)
+        return resume(cell.path, listener, pause=pause)
+    return run(cell.config(), folder=RunFolder(cell.path), listener=listener, pause=pause)
 
 
 class _Teller(Clock):

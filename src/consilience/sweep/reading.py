@@ -50,7 +50,11 @@ def read_study(file: str | Path, overrides: Sequence[str] = ()) -> Study:
         overrides: Changes of the base as `key=value`; `name` and `out` are the sweep's own.
     """
     file = Path(file)
-    given = read_values(file)
+    return study_of(read_values(file), file, overrides)
+
+
+def study_of(given: dict[str, Any], file: Path, overrides: Sequence[str] = ()) -> Study:
+    """The sweep that the contents of a file stand for; see `read_study`."""
     try:
         return _study(given, file, overrides)
     except UserError as error:

@@ -15,6 +15,7 @@ from consilience.data.sets.emnist import EMNIST_LETTERS as EMNIST_LETTERS
 from consilience.data.sets.emnist import EMNIST_MNIST as EMNIST_MNIST
 from consilience.data.sets.fashion_mnist import FASHION_MNIST as FASHION_MNIST
 from consilience.data.sets.femnist import FEMNIST as FEMNIST
+from consilience.data.sets.femnist_letters import FEMNIST_LETTERS as FEMNIST_LETTERS
 from consilience.data.sets.mnist import MNIST as MNIST
 from consilience.data.sets.mnist_sample import MNIST_SAMPLE as MNIST_SAMPLE
 from consilience.data.sets.tiny_imagenet import TINY_IMAGENET as TINY_IMAGENET

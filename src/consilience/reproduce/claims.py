@@ -1,0 +1,147 @@
+"""Whether what a paper claims is seen in what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from scipy import stats
+
+from consilience.reproduce.figures import Figure, figure_of
+from consilience.reproduce.raw import Raw
+from consilience.reproduce.recipes import Claim, Recipe, Table
+
+SIGNIFICANT = 0.05
+"""A probability below which a difference is no accident."""
+ENOUGH = 3
+"""Seeds that count where one method is ahead in all of them."""
+
+Verdict = Literal["holds", "holds in part", "does not hold here", "not measured yet"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two rows of a table in one column, seed by seed."""
+
+    where: str
+    gain: float | None
+    """How much better the first is in the mean, in points or rounds; None where one has no mean."""
+    better: int
+    """In how many seeds it is better."""
+    seeds: int
+    p: float | None
+    """That of a paired t-test; None where there is no spread, or a value is missing."""
+    in_rounds: bool
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the first is ahead: in every seed of several, or in the mean by more than an accident."""
+        if self.seeds >= ENOUGH and self.better == self.seeds:
+            return True
+        return self.p is not None and self.p < SIGNIFICANT and (self.gain or 0) > 0
+
+    def told(self) -> str:
+        """The comparison in words."""
+        unit = "rounds" if self.in_rounds else "points"
+        gain = "" if self.gain is None else f"{self.gain:+.{1 if self.in_rounds else 2}f} {unit}, "
+        p = "" if self.p is None else f", p = {probability(self.p)}"
+        return f"{self.where}: {gain}better in {self.better} of {self.seeds} seeds{p}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim, and what became of it."""
+
+    claim: Claim
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
+    """What became of a claim: it holds where all comparisons say so, in part where some do.
+
+    A row is ahead of another where it is better in every seed (of three at least), or in the mean with a
+    probability below 0.05 in a paired t-test. Rows are alike where their means differ by no more than the claim
+    says. Comparisons that are not measured do not count.
+    """
+    tables = [table for table in recipe.tables if table.title in claim.tables]
+    if claim.alike is not None:
+        return _alike(claim, tables, cells)
+    found = [
+        one
+        for table in tables
+        for column in claim.columns
+        if column in table.columns
+        for other in claim.of
+        if (one := _compared(claim.ahead, other, column, table, cells, several=len(claim.of) > 1)) is not None
+    ]
+    return Judgement(claim, _verdict([one.ahead for one in found]), tuple(one.told() for one in found))
+
+
+def _verdict(held: list[bool]) -> Verdict:
+    if not held:
+        return "not measured yet"
+    return "holds" if all(held) else "holds in part" if any(held) else "does not hold here"
+
+
+def _compared(
+    row: str, other: str, column: str, table: Table, cells: Mapping[str, Raw], *, several: bool
+) -> Comparison | None:
+    first, second = (figure_of(table, one, column, cells) for one in (row, other))
+    if first is None or second is None:
+        return None
+    seeds = sorted(first.values.keys() & second.values.keys())
+    if not seeds or (first.in_rounds and not _decided(first, second, seeds)):
+        return None
+    where = f"{table.title}, {column}" + (f", against {other}" if several else "")
+    better = sum(first.score(seed) > second.score(seed) for seed in seeds)
+    gains = [first.score(seed) - second.score(seed) for seed in seeds]
+    if not all(map(math.isfinite, gains)):
+        return Comparison(where, None, better, len(seeds), None, first.in_rounds)
+    p = float(stats.ttest_1samp(gains, 0).pvalue) if len(seeds) >= ENOUGH and len(set(gains)) > 1 else None
+    return Comparison(where, fmean(gains), better, len(seeds), p, first.in_rounds)
+
+
+def _decided(first: Figure, second: Figure, seeds: list[int]) -> bool:
+    """Whether at least one of two rows reached a target, and the other ran as long, in every seed."""
+    for seed in seeds:
+        values = [(one.values[seed], one.rounds) for one in (first, second)]
+        reached = [value for value, _ in values if value is not None]
+        if not reached or any(value is None and rounds < min(reached) for value, rounds in values):
+            return False
+    return True
+
+
+def _alike(claim: Claim, tables: list[Table], cells: Mapping[str, Raw]) -> Judgement:
+    assert claim.alike is not None
+    held, reasons = [], []
+    for table in tables:
+        for column in (column for column in claim.columns if column in table.columns):
+            figures = [figure_of(table, row, column, cells) for row in table.rows]
+            means = [one.mean for one in figures if one is not None and one.mean is not None]
+            if len(means) > 1:
+                apart = max(means) - min(means)
+                held.append(apart <= claim.alike)
+                reasons.append(f"{table.title}, {column}: within {apart:.2f} points")
+    return Judgement(claim, _verdict(held), tuple(reasons))
+
+
+def analysis_of_variance(figures: list[Figure]) -> float | None:
+    """The probability of a one-way analysis of variance over rows; None where it says nothing."""
+    groups = [[value for value in one.values.values() if value is not None] for one in figures]
+    if len(groups) < 2 or any(len(group) < 2 for group in groups):
+        return None
+    p = float(stats.f_oneway(*groups).pvalue)
+    return None if math.isnan(p) else p
+
+
+def probability(p: float) -> str:
+    """A probability with two digits.
+
+    >>> probability(0.3456), probability(0.00012), probability(1e-9)
+    ('0.35', '0.00012', 'below 1e-6')
+    """
+    return "below 1e-6" if p < 1e-6 else f"{p:.2g}"
