@@ -13,7 +13,7 @@ import ray
 import torch
 
 import consilience as cs
-from consilience.engine.spread import on_ray
+from consilience.engine.spread import joining, on_ray
 from consilience.errors import UserError
 
 SETTING = {
@@ -153,7 +153,7 @@ def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch, tmp_path):
         dead = f"127.0.0.1:{nobody.getsockname()[1]}"
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(dead)
-    assert on_ray.running() is None
+    assert joining.running() is None
     monkeypatch.setattr(on_ray, "STAFF", {})
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     for address in (dead, "nowhere", "ray://127.0.0.1:x"):
