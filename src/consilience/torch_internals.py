@@ -76,7 +76,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch's compiler, which is not at work here, is imported to be told that it is not to be."""
+        """Whether torch's compiler is imported, only to be told that it has nothing to do here."""
         return False
 
     def __torch_dispatch__(

@@ -23,8 +23,8 @@ ENVIRONMENT = {
     "RAY_preload_python_modules": "consilience.engine.build,consilience.engine.spread.on_ray",
     "RAY_enable_autoscaler_v2": "1",
 }
-"""What a cluster of our own is told: what processes import before they have work; and which of two autoscalers
-it has (without a use here; the older one takes a second to end)."""
+"""What a cluster of our own is told: what processes import before they have work, and which of two autoscalers
+it has; neither has any use here, and the older one takes a second to end."""
 
 
 class Joined(NamedTuple):
@@ -59,7 +59,7 @@ def begin(settings: Mapping[str, Any]) -> None:
     def work() -> None:
         try:
             told.set_result(_join(*place))
-        except Exception as error:  # noqa: BLE001, it is for whoever asks
+        except Exception as error:  # it is for whoever asks
             told.set_exception(error)
         threading.Event().wait()  # what a thread has started dies with it
 
