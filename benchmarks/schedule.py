@@ -317,7 +317,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         left.plot(WORKERS, [strong[0] / value for value in strong], label=f"{method}, {model}", **how)
         right.plot(WORKERS, [weak[0] / value for value in weak], **how)
     left.set(xscale="log", yscale="log", ylabel="times as fast as one worker", xlabel="workers")
-    left.set_title(f"{CLIENTS:,} clients")
+    left.set_title(f"{CLIENTS:,} clients of different sizes")
     right.set(xscale="log", ylim=(0, 1.05), ylabel="efficiency", xlabel="workers")
     right.set_title(f"{CLIENTS_EACH} clients for every worker")
     for axes in (left, right):

@@ -23,8 +23,10 @@ ENVIRONMENT = {
     "RAY_preload_python_modules": "consilience.engine.build,consilience.engine.spread.on_ray",
     "RAY_enable_autoscaler_v2": "1",
 }
-"""What a cluster of our own is told: what processes import before they have work, and which of two autoscalers
-it has; neither has any use here, and the older one takes a second to end."""
+"""What a cluster of our own is told: what processes import before they have work, and its autoscaler.
+
+It needs none, but the older of the two takes a second to end.
+"""
 
 
 class Joined(NamedTuple):
