@@ -75,12 +75,16 @@ def test_one_that_has_gone_again_is_joined_anew(ray):
     assert joining.join("local", 3) == (ray, True, True)
 
 
-def test_mistakes_are_told_to_who_asks(ray):
+def test_what_goes_wrong_is_told_to_who_asks_if_it_still_does(ray):
     ray.fault = UserError("no room")
-    joining.begin(ASKED)
     ray.waiting.set()
+    joining.begin(ASKED)
     with pytest.raises(UserError, match="no room"):
         joining.join("local", 3)
+    joining.begin(ASKED)
+    joining.BEGUN["local", 3].exception()
+    ray.fault = None
+    assert joining.join("local", 3) == (ray, True, True)
 
 
 @pytest.mark.parametrize(

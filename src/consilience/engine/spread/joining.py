@@ -47,7 +47,7 @@ BEGUN: dict[tuple[str, int | None], Future[Joined]] = {}
 def begin(settings: Mapping[str, Any]) -> None:
     """Begin to join the cluster that settings ask for, if they do and are sound; `join` waits for it.
 
-    What goes wrong is told by `join`.
+    Where that fails, `join` tries again, and says what is wrong.
     """
     executor, cluster, count = (settings.get(key) for key in ("executor", "cluster", "workers"))
     asked = isinstance(executor, str) and executor.startswith("ray")
@@ -61,7 +61,7 @@ def begin(settings: Mapping[str, Any]) -> None:
     def work() -> None:
         try:
             told.set_result(_join(*place))
-        except Exception as error:  # it is for whoever asks
+        except Exception as error:
             told.set_exception(error)
         threading.Event().wait()  # what a thread has started dies with it
 
@@ -78,10 +78,8 @@ def join(cluster: str, count: int | None = None) -> Joined:
     """
     begun = BEGUN.pop((cluster, count), None)
     wait(BEGUN.values())
-    if begun is not None:
-        joined = begun.result()
-        if joined.ray.is_initialized():
-            return joined
+    if begun is not None and begun.exception() is None and begun.result().ray.is_initialized():
+        return begun.result()
     return _join(cluster, count)
 
 
