@@ -2,7 +2,8 @@
 
 Every client has five random images and, in SCAFFOLD and FedCurv, a memory of one or two models of 199,210
 parameters. Each point is a process of its own: seconds until the first round, of a round (the median of those
-after the first), of a checkpoint, and the most memory that was resident. With `--plain` memories are held.
+after the first), of a checkpoint, the processor time of a round, and the most memory that was resident
+there. With `--plain` memories are held; with `--workers 2` clients work on workers of a Ray cluster.
 """
 
 from __future__ import annotations
@@ -42,13 +43,20 @@ class Timed(execution.Listener):
     """Notes when rounds are over, and when the first begins."""
 
     def __init__(self) -> None:
-        self.begun, self.rounds = 0.0, list[float]()
+        self.begun, self.rounds, self.clock, self.busy = 0.0, list[float](), 0.0, list[float]()
 
     def start(self, arms: Any) -> None:
-        self.begun = time.perf_counter()
+        self.begun, self.clock = time.perf_counter(), _busy()
 
     def round(self, arm: Any, lines: Any) -> None:
         self.rounds.append(float(lines[0]["seconds"]))
+        self.busy.append(_busy() - self.clock)
+        self.clock = _busy()
+
+
+def _busy() -> float:
+    """The processor time of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def point(method: str, cohort: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -84,6 +92,9 @@ def point(method: str, cohort: int, options: argparse.Namespace) -> dict[str, An
             checkpoint={"every": 2},
             memory=options.memory,
             memories={"resident": "always" if options.plain else "auto"},
+            **(
+                {"executor": "ray", "workers": options.workers, "cluster": "local"} if options.workers else {}
+            ),
             out=scratch,
             listener=listener,
         )
@@ -91,6 +102,7 @@ def point(method: str, cohort: int, options: argparse.Namespace) -> dict[str, An
     return {
         "start_s": listener.begun - before,
         "round_s": float(np.median(listener.rounds[1:])),
+        "processor_s": float(np.median(listener.busy[1:])),
         "checkpoint_s": [abs(seconds) for seconds in saved[:-1]],
         "files_gb": kept / 1e9,
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
@@ -106,6 +118,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--memory", default="4GB", help="the budget of the engine")
     parser.add_argument("--plain", action="store_true", help="memories are held")
+    parser.add_argument("--workers", type=int, help="clients work on so many workers of a Ray cluster")
     parser.add_argument("--scratch", type=Path, help="where runs are written")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "population.json")
     options = parser.parse_args()
@@ -115,7 +128,8 @@ def main() -> None:
         for cohort in options.cohorts:
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
                 measured = alone.submit(point, method, cohort, options).result()
-            name = f"{method}, {cohort} of {options.clients}{', held' if options.plain else ''}"
+            place = f", {options.workers} workers" if options.workers else ""
+            name = f"{method}, {cohort} of {options.clients}{', held' if options.plain else ''}{place}"
             found[name] = {"memory": options.memory, "load": os.getloadavg()[0], **measured}
             print(name, json.dumps(found[name]), flush=True)
             options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,10 @@
-"""What workers on a Ray cluster cost and gain on this machine: `python benchmarks/workers.py [--out FILE]`.
+"""What workers on a Ray cluster cost and gain on this machine: `python benchmarks/workers.py [ROW...]`.
 
 Row `exchange`: the milliseconds and bytes of an exchange in which 10 clients of an MLP 784-200-200-10 take
 one step with one sample, on two workers. Row `cores`: the seconds of a round of FedAvg with a small CNN, on
-one and on two workers, beside the batched executor in one process with one and with two threads. Row `start`:
-seconds from the command to the end of the first round. Needs `consilience[ray]` and MNIST.
+one and on two workers, beside the batched executor in one process with one and with two threads. Row
+`start_up`: seconds from a command to the end of its first round, and to its own. Needs `consilience[ray]` and
+MNIST.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,7 @@ def cores(rounds: int) -> dict[str, float]:
         "batched, 2 threads": ({"executor": "batched"}, 2),
     }
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    load("mnist")
     for turn in range(3):  # in turns: these machines are not always as fast
         for name, (place, threads) in kinds.items():
             torch.set_num_threads(threads)
@@ -122,42 +125,68 @@ def cores(rounds: int) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def start() -> list[float]:
-    """Seconds of a whole command with one tiny round, beside the same without workers."""
-    found = []
-    for place in (["executor=batched"], ["executor=ray", "workers=2", "cluster=local"]):
-        times = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            code = (
-                "import sys, consilience as cs; place = dict(a.split('=') for a in sys.argv[1:]); "
-                "place |= {'workers': int(place['workers'])} if 'workers' in place else {}; "
-                "cs.run('fedavg', data='mnist-sample', clients=4, rounds=1, local={'steps': 1}, "
-                "model={'name': 'mlp', 'hidden': [9]}, **place)"
-            )
-            subprocess.run([sys.executable, "-c", code, *place], check=True, capture_output=True)
-            times.append(time.perf_counter() - begun)
-        found.append(statistics.median(times))
-        print(place, times, flush=True)
-    return found
+TINY = {
+    "name": "tiny",
+    "method": "fedavg",
+    "data": "mnist-sample",
+    "clients": 4,
+    "rounds": 1,
+    "local": {"steps": 1},
+    "model": {"name": "mlp", "hidden": [9]},
+}
+PLACES = {"one process": ["executor=batched"], "two workers": ["executor=ray", "workers=2", "cluster=local"]}
+
+
+def start_up(times: int) -> dict[str, dict[str, float]]:
+    """Seconds from a command to the end of its only round, which is tiny, and to the end of the command.
+
+    What is between the two ends is mostly a plot, and Ray that ends.
+    """
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in PLACES}
+    with tempfile.TemporaryDirectory() as scratch:
+        file, metrics = Path(scratch, "tiny.yaml"), Path(scratch, "tiny", "metrics.jsonl")
+        file.write_text(json.dumps(TINY))
+        for _ in range(times):  # in turns: these machines are not always as fast
+            for name, place in PLACES.items():
+                options = [str(file), *place, f"out={scratch}", "--overwrite"]
+                metrics.unlink(missing_ok=True)
+                begun, first = time.perf_counter(), 0.0
+                with subprocess.Popen(
+                    [sys.executable, "-m", "consilience", "run", *options],
+                    stdout=subprocess.DEVNULL,
+                ) as command:
+                    while command.poll() is None:
+                        if not first and metrics.exists() and metrics.stat().st_size:
+                            first = time.perf_counter() - begun
+                        time.sleep(0.01)
+                found[name].append((first, time.perf_counter() - begun))
+                print(name, found[name][-1], flush=True)
+    return {
+        name: dict(
+            zip(("first_round_s", "command_s"), map(statistics.median, zip(*own, strict=True)), strict=True)
+        )
+        for name, own in found.items()
+    }
 
 
 def main() -> None:
     """Measure, and write down what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("row", nargs="*", help="start_up, exchange, cores_s; by default all")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "workers.json")
     options = parser.parse_args()
-    load("mnist")
-    without, with_workers = start()
-    found = {
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} cores, torch {torch.__version__}",
-        "start_s": {"one process": without, "two workers": with_workers},
-        "exchange": exchange(options.rounds),
-        "cores_s": cores(min(3, options.rounds)),
+    rows: dict[str, Callable[[], dict[str, Any]]] = {
+        "start_up": lambda: start_up(3),
+        "exchange": lambda: exchange(options.rounds),
+        "cores_s": lambda: cores(min(3, options.rounds)),
     }
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found["cores_s"], indent=1))
+    found = json.loads(options.out.read_text()) if options.out.exists() else {}
+    found["machine"] = f"{platform.machine()}, {torch.get_num_threads()} cores, torch {torch.__version__}"
+    for row in options.row or rows:
+        found[row] = rows[row]()
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(row, json.dumps(found[row], indent=1), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 from consilience.algorithm import Algorithm
 from consilience.config.config import read_config
+from consilience.engine.spread.joining import begin
 from consilience.experiment import Listener, Result
 from consilience.experiment import run as run_experiment
 from consilience.experiment.folder import Existing, RunFolder
@@ -45,6 +46,7 @@ def run(
             `model` any `torch.nn.Module` or what makes one, and `problem`, `model`, `partition`, `topology`
             and `solver` may be objects of this library.
     """
+    begin(settings)
     place = {} if out is None else {"out": Path(out)}
     config = read_config({**settings, **place, "method": method}, "run")
     folder = None if out is None else RunFolder(config.out / config.name)

@@ -8,8 +8,10 @@ an alias: a function of ours around it would cost as much as the smaller kernels
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +29,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Layer = TypeVar("Layer", bound=nn.Module)
 
 _ATEN = torch.ops.aten
+
+# The compiler, which takes a second to import
+
+
+class _Unloaded:
+    """Stands for a module until somebody imports it, or asks for more than is known of it."""
+
+    def __init__(self, module: str, **known: object) -> None:
+        vars(self).update(known, module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(vars(self)["module"]), name)
+
+
+if "torch._dynamo" not in sys.modules:
+    # Relied on: gradients of `torch.func` ask it for one thing, a context without compiled autograd, which
+    # nobody can have switched on before; an import puts the module in this place. Promised: nothing.
+    _idle = _Unloaded("torch._dynamo.compiled_autograd", _disable=nullcontext)
+    torch._dynamo = _Unloaded("torch._dynamo", compiled_autograd=_idle)  # type: ignore[assignment]
 
 # Operations, as they are on their way to torch's kernels
 
@@ -52,6 +73,11 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, operate: Operate) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operate = operate
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch's compiler is imported, only to be told that it has nothing to do here."""
+        return False
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

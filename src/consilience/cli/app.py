@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 
 from consilience import __version__
 from consilience.cli import deploying, monitoring, noding, reproducing, sweeping
+from consilience.engine.spread.joining import begin
 from consilience.errors import UserError, is_interrupt, unknown
 
 app = typer.Typer(
@@ -97,6 +99,7 @@ def run(
     kind: PlotFormat = "png",
 ) -> None:
     """Run a configuration; its results go to OUT/NAME."""
+    begin(_said_of_workers(file, overrides or []))
     from consilience import experiment
     from consilience.cli.display import display, show_result
     from consilience.config import load_config
@@ -124,6 +127,7 @@ def resume(
     kind: PlotFormat = "png",
 ) -> None:
     """Continue a run from its last checkpoint; a complete one can be given more rounds."""
+    begin(_said_of_workers(path / "config.yaml", changes or []))
     from consilience import experiment
     from consilience.cli.display import display, show_result
 
@@ -131,6 +135,16 @@ def resume(
     with _resumable(path):
         result = experiment.resume(path, display(), **_changes(changes or []))
     show_result(result, _drawn(path, kind))
+
+
+def _said_of_workers(file: Path, overrides: list[str]) -> dict[str, Any]:
+    """What a file and changes seem to say of workers, at a glance: before torch is imported."""
+    try:
+        values = yaml.safe_load(file.read_text())
+        changed = {key: yaml.safe_load(value) for key, _, value in (one.partition("=") for one in overrides)}
+    except (OSError, ValueError, yaml.YAMLError):  # whoever reads it in earnest says what is wrong
+        return {}
+    return {**values, **changed} if isinstance(values, dict) else {}
 
 
 def _check_format(kind: str) -> None:

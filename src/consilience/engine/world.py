@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from consilience import tree
 from consilience.algorithm import Algorithm
 from consilience.engine.executors.base import Executor
 from consilience.engine.memory import Resident
@@ -113,7 +114,8 @@ class World:
         """The problem's sums over no rows, from which a model's scores are counted up."""
         first = torch.zeros(1, dtype=torch.int64, device=self.device)
         weight = torch.ones(1, dtype=self.pool.dtype, device=self.device)
-        return self.task.blank_tally(self.pool.batch(first, weight, first[0]))
+        model = tree.index(self.initial_models(np.zeros(1, dtype=np.int64)), 0)
+        return self.task.blank_tally(self.pool.batch(first, weight, first[0]), model)
 
     @property
     def population(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -278,7 +279,7 @@ def _labels(config: Config, dataset: Dataset) -> Labels:
 def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *, streamed: bool) -> Scene:
     return Scene(
         dataset=dataset,
-        build=lambda: config.model.build(dataset.shape, dataset.outputs),
+        build=functools.partial(config.model.build, dataset.shape, dataset.outputs),
         partitions=partitions,
         topology=config.topology,
         work=LocalWork(**config.local.model_dump()),

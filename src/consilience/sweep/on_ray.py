@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.engine.spread.on_ray import join
+from consilience.engine.spread.joining import join
 from consilience.errors import UserError, described
 from consilience.sweep.cells import Cell
 from consilience.sweep.places import Place, Progress, Watcher, attempt

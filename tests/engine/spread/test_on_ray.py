@@ -13,7 +13,7 @@ import ray
 import torch
 
 import consilience as cs
-from consilience.engine.spread import on_ray
+from consilience.engine.spread import joining, on_ray
 from consilience.errors import UserError
 
 SETTING = {
@@ -70,10 +70,12 @@ def test_workers_are_killed_in_mid_round_again_and_again(monkeypatch, caplog):
 
 
 def test_lanes_on_workers_round_as_lanes_do():
-    on_ray = cs.run("fedavg", **SETTING | ON_RAY | {"executor": "ray", "dtype": "float64", "rounds": 2})
-    here = cs.run("fedavg", **SETTING | {"executor": "sequential", "dtype": "float64", "rounds": 2})
-    assert on_ray.accuracy == here.accuracy
-    for left, right in zip(on_ray.records, here.records, strict=True):
+    more = {"dtype": "float64", "rounds": 2}
+    spread = cs.run("fedavg", **SETTING | ON_RAY | more | {"executor": "ray", "workers": 3})
+    assert len(on_ray.STAFF["local", False].processes) == 3  # our own cluster began with room for two
+    here = cs.run("fedavg", **SETTING | more | {"executor": "sequential"})
+    assert spread.accuracy == here.accuracy
+    for left, right in zip(spread.records, here.records, strict=True):
         assert left["train_loss"] == pytest.approx(right["train_loss"], rel=1e-9)
 
 
@@ -153,7 +155,7 @@ def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch, tmp_path):
         dead = f"127.0.0.1:{nobody.getsockname()[1]}"
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(dead)
-    assert on_ray.running() is None
+    assert joining.running() is None
     monkeypatch.setattr(on_ray, "STAFF", {})
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     for address in (dead, "nowhere", "ray://127.0.0.1:x"):

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from consilience.engine.determinism import Precision
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.spread.executor import Workers
+from consilience.engine.spread.joining import cores, join, said
 from consilience.engine.spread.worker import Arrays, Done, Part, Worker
 from consilience.errors import UserError
 
@@ -105,6 +104,8 @@ class Staff:
             raise UserError("executor ray: the cluster has no GPU; set device: cpu")
 
     def _room(self) -> int:
+        if self._ours and self._kind == "CPU":  # nobody else works there
+            return self.asked or cores()
         return int(self.ray.cluster_resources().get(self._kind, 0))
 
     def hire(self) -> None:
@@ -113,7 +114,7 @@ class Staff:
         wanted = min(self.asked or room, room)
         for actor in self.hired[wanted:] if self.asked else ():
             self._dismiss(actor)
-        options = {"num_gpus": 1} if self._kind == "GPU" else {"num_cpus": 1}
+        options = {"num_gpus": 1} if self._kind == "GPU" else {"num_cpus": 0 if self._ours else 1}
         for _ in range(wanted - len(self.hired)):
             actor = self.ray.remote(_Actor).options(**options, max_restarts=0).remote()
             self.hired.append(actor)
@@ -150,7 +151,7 @@ class Staff:
                 self.lose(actor, error)
                 self._stillborn += 1
                 if self._stillborn == STILLBORN:
-                    raise UserError(f"executor ray: workers die as they start: {_said(error)}") from None
+                    raise UserError(f"executor ray: workers die as they start: {said(error)}") from None
 
     def lose(self, actor: Any, error: Exception) -> None:
         """Do without an actor that is gone."""
@@ -218,77 +219,7 @@ def staff_of(cluster: str, count: int | None, *, gpu: bool) -> Staff:
     return staff
 
 
-class Joined(NamedTuple):
-    """Ray, in touch with a cluster."""
-
-    ray: Any
-    """The module."""
-    now: bool
-    """Whether it has only just been joined."""
-    ours: bool
-    """Whether it was started for us."""
-
-
-def join(cluster: str, count: int | None = None) -> Joined:
-    """Get in touch with a cluster.
-
-    Args:
-        cluster: Its address; `auto`: the one that runs here, or a new one; `local`: a new one.
-        count: How many workers there are to be room for on a new one.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told anything
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError:
-        raise UserError("a cluster needs Ray: pip install 'consilience[ray]'") from None
-    if ray.is_initialized():
-        return Joined(ray, now=False, ours=False)
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    address = running() if cluster == "auto" else cluster
-    if address is not None and address != "local":
-        if not _answers(address):  # Ray would try for a minute and then end this process
-            raise UserError(f"cluster: nobody answers at {address}")
-        try:
-            ray.init(address=address, **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UserError(f"cluster: {address} is no Ray cluster to join: {_said(error)}") from None
-        return Joined(ray, now=True, ours=False)
-    cores = max(count or 1, len(os.sched_getaffinity(0)))
-    ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-    return Joined(ray, now=True, ours=True)
-
-
-def running() -> str | None:
-    """The address of the cluster that runs here, or that the environment names; None where there is none.
-
-    Ray leaves a note of the last cluster that was started, also where that has died since.
-    """
-    named = os.environ.get("RAY_ADDRESS")
-    if named:
-        return named
-    note = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    address = note.read_text().strip() if note.is_file() else ""
-    return address if address and _answers(address) else None
-
-
-def _answers(address: str) -> bool:
-    """Whether somebody listens at an address like 10.0.0.7:6379 or ray://head:10001."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
-            return True
-    except (OSError, ValueError):
-        return False
-
-
 def _retold(error: Any) -> Exception:
     """What went wrong in a worker, as if it had gone wrong here."""
     cause = error.cause
     return UserError(str(cause)) if isinstance(cause, UserError) else RuntimeError(f"in a worker: {error}")
-
-
-def _said(error: Exception) -> str:
-    """What an error says, in one line: its last, which names the cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1][:200]
