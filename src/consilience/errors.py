@@ -14,6 +14,10 @@ class UserError(ValueError):
     """Bad input. The command line prints the message alone and exits with code 2."""
 
 
+class DamageError(UserError):
+    """A file of a run is missing, or is not as it was written."""
+
+
 def is_interrupt(error: BaseException | None) -> bool:
     """Whether Ctrl-C is behind an error: a library that is interrupted in a callback may wrap it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
