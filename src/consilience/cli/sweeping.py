@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from consilience.cli.interrupts import stoppable
+
 if TYPE_CHECKING:
     from consilience.sweep import Study
 
@@ -53,11 +55,8 @@ def sweep(
     if dry_run:
         _list(study)
         return
-    try:
+    with stoppable(lambda: "the same command goes on"):
         findings = run(study, place=places[place], watcher=watch(), overwrite=overwrite)
-    except KeyboardInterrupt:
-        print("consilience: interrupted; the same command goes on", file=sys.stderr)
-        raise typer.Exit(130) from None
     console().print(findings.table())
     print(f"results: {study.path}")
     failed = findings.failed

@@ -15,7 +15,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.sets import SOURCES
 from consilience.errors import UserError, kind_of
 from consilience.experiment.execution import run
-from consilience.experiment.folder import CLIENTS, CONFIG, RunFolder
+from consilience.experiment.folder import CLIENTS, CONFIG, SUMMARY, RunFolder
 from consilience.experiment.planning import plan
 from consilience.experiment.result import Listener, Result
 from consilience.experiment.sealing import digest_of_bytes
@@ -140,4 +140,5 @@ def _extend(folder: RunFolder, config: Config, longer: Config) -> None:
         checkpoint, arm=0, clients=0, state={}, base=config.length, rounds=longer.length, files=files
     )
     folder.save_checkpoint(begun)
+    (folder.path / SUMMARY).unlink(missing_ok=True)  # it has not ended any more
     folder.write_config(longer.resolved().written())

@@ -21,7 +21,7 @@ from torch import Tensor
 from consilience import wire
 from consilience.errors import DamageError, UserError, unknown
 from consilience.experiment.lines import jsonl, not_those, parsed
-from consilience.experiment.sealing import digest_of_bytes, has_footer, sealed, with_footer
+from consilience.experiment.sealing import digest_of_bytes, has_footer, read_sealed, sealed, with_footer
 from consilience.problems import PROBLEMS, Metric
 from consilience.tracking import tensorboard
 
@@ -217,7 +217,7 @@ class RunFolder:
         return parsed(path, data.split(b"\n")[:-1])
 
     def truncate(self, name: str, count: int, digests: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Keep the first `count` lines, and give them; they must have one of some digests, if there are any."""
+        """Keep the first `count` lines, and give them; with digests, they must have one of these."""
         path = self.path / name
         kept = self._confirmed(name, count, digests)
         lines = parsed(path, kept.split(b"\n")[:-1])
@@ -248,6 +248,18 @@ class RunFolder:
         """The digests of the files about which a run's end says what they are, by which readers know them."""
         paths = [self.path / name for name in (CONFIG, METRICS, CLIENTS, PARTITIONS, PLAN)]
         return {path.name: digest_of_bytes(path.read_bytes()) for path in paths if path.exists()}
+
+    def altered(self) -> list[str]:
+        """What is wrong with files of a run that has ended: those that are no longer as it left them."""
+        if not (self.path / SUMMARY).exists():
+            return []
+        try:
+            left, now = read_sealed(self.path / SUMMARY)["files"], self.final_digests()
+        except (UserError, OSError) as error:
+            return [str(error)]
+        return [
+            f"{self.path / name} is not as the run left it" for name in left if left[name] != now.get(name)
+        ]
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically; the one before stays beside it."""
@@ -341,7 +353,8 @@ class RunFolder:
             )
         if checkpoint is not None and path.exists() and path.read_bytes() != data:
             raise UserError(
-                f"{path} is damaged: it is not what the checkpoint confirms; delete it, and it is written again"
+                f"{path} is damaged: it is not what the checkpoint confirms; "
+                "delete it, and it is written again"
             )
         self._files[name] = digest
         if not self.read_only:

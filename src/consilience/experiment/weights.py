@@ -142,7 +142,9 @@ def _sealed(data: bytes) -> bytes:
     """
     metadata, layout, tensors = _apart(data)
     sealed = {**metadata, SEAL: _digest(metadata, layout, tensors)}
-    text = json.dumps({"__metadata__": dict(sorted(sealed.items())), **layout}, separators=(",", ":")).encode()
+    text = json.dumps(
+        {"__metadata__": dict(sorted(sealed.items())), **layout}, separators=(",", ":")
+    ).encode()
     padded = text.ljust(-(-len(text) // 8) * 8)  # tensors begin where a number of eight bytes could
     return len(padded).to_bytes(8, "little") + padded + tensors
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -250,13 +253,26 @@ def join(cluster: str, count: int | None = None) -> Joined:
         if not _answers(address):  # Ray would try for a minute and then end this process
             raise UserError(f"cluster: nobody answers at {address}")
         try:
-            ray.init(address=address, **quiet)
+            with _termination_kept():
+                ray.init(address=address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"cluster: {address} is no Ray cluster to join: {_said(error)}") from None
         return Joined(ray, now=True, ours=False)
     cores = max(count or 1, len(os.sched_getaffinity(0)))
-    ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+    with _termination_kept():
+        ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
     return Joined(ray, now=True, ours=True)
+
+
+@contextmanager
+def _termination_kept() -> Iterator[None]:
+    """Within it, Ray may join a cluster: it would leave a handler of its own for SIGTERM in this process."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def running() -> str | None:
