@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from consilience.errors import UserError
+from consilience.experiment.checkpoint import Checkpoint
 from consilience.experiment.folder import (
     CHECKPOINT,
     CONFIG,
     METRICS,
-    Checkpoint,
     RunFolder,
     atomic_write,
 )

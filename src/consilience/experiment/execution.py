@@ -18,6 +18,7 @@ from consilience.engine.memory import bounded, read_size
 from consilience.engine.rounds.pending import Pending
 from consilience.engine.rounds.simulation import Simulation
 from consilience.errors import UserError
+from consilience.experiment.checkpoint import Checkpoint
 from consilience.experiment.folder import (
     CLIENTS,
     CONFIG,
@@ -25,7 +26,6 @@ from consilience.experiment.folder import (
     PARTITIONS,
     PLAN,
     SUMMARY,
-    Checkpoint,
     Existing,
     RunFolder,
 )
@@ -138,8 +138,8 @@ class _Run:
     def execute(self) -> Result:
         checkpoint = self._recover()
         first = checkpoint.arm if checkpoint else 0
-        if self.folder and self.folder.read_only and first < len(self.arms):
-            raise UserError(f"{self.folder.path} cannot be written, so this run cannot go on there")
+        if self.folder and first < len(self.arms):
+            self.folder.check_writable()
         if self.folder:
             self.folder.settle(PARTITIONS, manifests(self.arms), checkpoint)
         if self.folder and not self.folder.read_only:

@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import quote
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from consilience import wire
 from consilience.errors import DamageError, UserError, unknown
+from consilience.experiment.checkpoint import Checkpoint
 from consilience.experiment.lines import jsonl, not_those, parsed
 from consilience.experiment.sealing import digest_of_bytes, has_footer, read_sealed, sealed, with_footer
 from consilience.problems import PROBLEMS, Metric
@@ -31,7 +31,6 @@ CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jso
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 """Where a run stands, and where it stood when that was written the time before."""
 PARTITIONS, PLAN = "partitions.json", "plan.json"
-CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model", "rounds", "base")
 UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 """What a system says where nothing can be written."""
 STATES, WEIGHTS, MEMORIES = "states", "weights", "memories"
@@ -45,32 +44,6 @@ PLOT_ENDINGS = (".png", ".pdf", ".svg")
 def plots_of(metric: Metric) -> tuple[str, ...]:
     """The plots of a run, that of its metric first; others are there for a sweep or a graph only."""
     return f"{metric.name}.png", SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a run stands."""
-
-    arm: int
-    """The method (of a setting) that runs; those before it are complete."""
-    metrics: int
-    """Lines of the metrics that belong to it."""
-    clients: int
-    """Lines of the clients' results that belong to it."""
-    state: dict[str, Tensor]
-    config: str = ""
-    """A digest of the configuration, but for the number of rounds."""
-    model: str = ""
-    """A digest of the architecture and of the parameters that are not trained, which it does not hold."""
-    rounds: int = 0
-    """How many rounds the run is to have."""
-    base: int = 0
-    """How many it had before it was given more: arms that have no state here begin with theirs of then."""
-    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Digests of the files that it counts on, of files of lines of the lines that belong to it.
-
-    Where a file is about to be replaced there are two, and either will do.
-    """
 
 
 PLACE = ("workers", "cluster")
@@ -165,6 +138,11 @@ class RunFolder:
             except BlockingIOError:
                 raise UserError(f"another process is working on {self.path}") from None
             yield
+
+    def check_writable(self) -> None:
+        """Refuse to go on with a run where nothing can be written."""
+        if self.read_only:
+            raise UserError(f"{self.path} cannot be written, so this run cannot go on there")
 
     @contextmanager
     def advised(self) -> Iterator[None]:
@@ -263,12 +241,11 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically; the one before stays beside it."""
-        fields = {name: str(getattr(checkpoint, name)) for name in CHECKPOINT_FIELDS}
-        fields["files"] = json.dumps(checkpoint.files)
+        self.check_writable()
         path = self.path / CHECKPOINT
         if path.exists():
             path.replace(self.path / PREVIOUS)  # which counts until the new one is there
-        atomic_write(path, wire.encode_tensors(checkpoint.state, fields))
+        atomic_write(path, checkpoint.encoded())
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, its digest checked; None where there is none yet."""
@@ -280,19 +257,13 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            state, fields = wire.decode_tensors(path.read_bytes())
-            arm, metrics, clients, rounds, base = (
-                int(fields[name]) for name in ("arm", "metrics", "clients", "rounds", "base")
-            )
-            files = json.loads(fields["files"])
-            return Checkpoint(
-                arm, metrics, clients, state, fields["config"], fields["model"], rounds, base, files
-            )
+            return Checkpoint.decoded(path.read_bytes())
         except (wire.WireError, KeyError, ValueError) as error:
             raise DamageError(f"{path} is damaged: {error}") from None
 
     def step_back(self) -> None:
         """Let the checkpoint before the last take its place."""
+        self.check_writable()
         if self._read_checkpoint(PREVIOUS) is None:
             raise UserError(f"{self.path} has no checkpoint before the last: there is no {PREVIOUS}")
         (self.path / PREVIOUS).replace(self.path / CHECKPOINT)

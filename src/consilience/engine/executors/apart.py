@@ -2,7 +2,7 @@
 
 A product that several threads share, or that is stacked with others, may round otherwise. Here every batch is
 computed by one thread, for one job. Blocks of batches are summed wherever there is room, and what each gives
-is added up in their order. Training is not done so: its steps wait for each other, and small ones are stacked.
+is added up in their order. Training is not done so: steps wait for each other, and small ones are stacked.
 """
 
 from __future__ import annotations

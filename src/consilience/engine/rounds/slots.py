@@ -128,7 +128,7 @@ class Slots:
         }
 
     def confirm(self) -> None:
-        """Let slots be used again that neither the checkpoint, which is there now, nor the one before needs."""
+        """Let slots be used again that neither the checkpoint, which is there now, nor the last one needs."""
         self._kept, self._confirmed = self._noted | self._confirmed, self._noted
         needed = self._kept | {place.slot for place in self._places.values()}
         self._end = max(needed, default=-1) + 1
