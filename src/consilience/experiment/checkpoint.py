@@ -47,6 +47,6 @@ class Checkpoint:
     def decoded(cls, data: bytes) -> Checkpoint:
         """The checkpoint in some bytes; an error (WireError, KeyError, ValueError) where there is none."""
         state, fields = wire.decode_tensors(data)
-        numbers = {name: int(fields[name]) for name in NUMBERS}
-        texts = {name: fields[name] for name in TEXTS}
-        return cls(state=state, files=json.loads(fields["files"]), **numbers, **texts)
+        arm, metrics, clients, rounds, base = (int(fields[name]) for name in NUMBERS)
+        config, model = (fields[name] for name in TEXTS)
+        return cls(arm, metrics, clients, state, config, model, rounds, base, json.loads(fields["files"]))
