@@ -88,13 +88,13 @@ def test_an_unfinished_run(unfinished, tmp_path, going_on):
     assert {METRICS, CLIENTS, CHECKPOINT, PREVIOUS, PARTITIONS, "plan.json", "config.yaml"} <= set(
         files_of(unfinished)
     )
-    flips, cuts = (60, 20) if LONG else (2, 1)
+    flips, cuts = (25, 10) if LONG else (2, 1)
     assert tried(unfinished, tmp_path / "run", going_on, flips, cuts)["refused"] > 0
 
 
 @pytest.mark.parametrize("reader", ["going on", "reading"])
 def test_a_finished_run(reader, finished, tmp_path, going_on):
-    flips, cuts = (60, 20) if LONG else (1, 1)
+    flips, cuts = (25, 10) if LONG else (1, 1)
     read = going_on if reader == "going on" else everything
     assert tried(finished, tmp_path / "run", read, flips, cuts)["refused"] > 0
 
