@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -43,6 +43,9 @@ class Step(ABC):
     The carry is the state that passes from batch to batch, such as a model in training or a sum; the extras
     stay the same over all batches. A step is a frozen dataclass, so that equal steps do equal work.
     """
+
+    apart: ClassVar[bool] = False
+    """Whether it adds up what batches give so that a CPU's number of threads changes nothing."""
 
     @abstractmethod
     def measure(self, carry: State, batch: Batch, extras: State) -> State:
@@ -327,6 +330,7 @@ class HvpStep(Step):
 class ScoreStep(Step):
     """A step that adds the problem's sums over one batch, in evaluation mode. The model is in `extras`."""
 
+    apart: ClassVar[bool] = True
     task: Task
 
     def measure(self, carry: State, batch: Batch, extras: State) -> State:

@@ -1,4 +1,4 @@
-"""The one exception that means "the input is wrong": its message is a single clear line; and one for a pause."""
+"""Bad input, damage, interrupts and pauses: exceptions whose messages are single clear lines."""
 
 from __future__ import annotations
 
@@ -10,19 +10,42 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONA
 """The kinds of parameters that cannot be given by name."""
 
 
+def printable(text: str) -> str:
+    r"""The text in one line that does nothing to a terminal: what is not seen is escaped.
+
+    >>> print(printable("Größe \x1b[2J\r\n"))
+    Größe \x1b[2J\r\n
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class UserError(ValueError):
-    """Bad input. The command line prints the message alone and exits with code 2."""
+    """Bad input. The command line prints the message alone and exits with code 2.
+
+    It may quote what came from elsewhere, a server or a file, so that it is made printable.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+class DamageError(UserError):
+    """A file of a run is missing, or is not as it was written."""
 
 
 class Paused(Exception):  # noqa: N818 (nothing is wrong)
     """A run has saved its state and ended for now, as it was asked to."""
 
 
-def is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a library that is interrupted in a callback may wrap it."""
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: whoever runs the machine wants this process to end, as a user does with Ctrl-C."""
+
+
+def interrupt_of(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt behind an error, if there is one: a library interrupted in a callback may wrap it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error
 
 
 def kind_of(value: object) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from consilience import __version__
+from consilience.experiment.folder import RunFolder
 
 FRAGILE = """
 name: fragile
@@ -105,15 +106,25 @@ def test_killed_and_resumed_until_it_is_done(
     assert ended.out.splitlines()[-1] == whole.out.splitlines()[-1]  # the digest
 
 
-def test_an_interrupted_run_says_how_to_go_on(fragile: Path, start: Callable[..., subprocess.Popen[str]]):
-    run = start("run", fragile, "rounds=2000")
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_an_interrupted_run_says_how_to_go_on(
+    number: signal.Signals,
+    code: int,
+    word: str,
+    fragile: Path,
+    out: Path,
+    start: Callable[..., subprocess.Popen[str]],
+):
+    run = start("run", fragile, "rounds=2000", OMP_NUM_THREADS="2")  # with worker processes
     assert run.stdout is not None
     run.stdout.readline()
-    run.send_signal(signal.SIGINT)
+    run.send_signal(number)
     _, said = run.communicate(timeout=60)
-    assert run.returncode == 130
-    assert said.count("\n") == 1
-    assert "consilience resume" in said
+    assert run.returncode == code
+    assert said == f"consilience: {word}; go on with `consilience resume {out / 'fragile'}`\n"
+    RunFolder(out / "fragile").load_checkpoint()  # whole, or not there yet
 
 
 def test_a_reader_that_goes_away(fragile: Path, start: Callable[..., subprocess.Popen[str]]):

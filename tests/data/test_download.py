@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
+import io
 import re
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +32,7 @@ class Site:
     cuts: list[int] = field(default_factory=list)  # bytes after which to cut each coming connection
     asked: list[str | None] = field(default_factory=list)  # the Range header of every request
     redirect: str | None = None  # where to send the next request
+    reason: str | None = None  # why there is no such file
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         wanted = handler.headers["Range"]
@@ -41,7 +45,7 @@ class Site:
             return
         start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.ranges else 0
         if handler.path != f"/{NAME}":
-            handler.send_error(404)
+            handler.send_error(404, self.reason)
         elif start and start >= len(self.content):
             handler.send_error(416)
         else:
@@ -217,8 +221,27 @@ def test_a_redirection_to_plain_http_is_refused(site: Site, tmp_path: Path, monk
     site.redirect = site.url.replace("127.0.0.1", "localhost") + f"/{NAME}"
     with pytest.raises(UserError, match="will not download from http://localhost"):
         get("own", tmp_path, site.url, quiet)
-    assert len(site.asked) == 2
+    assert len(site.asked) == 1  # nobody was asked there
     assert names(tmp_path / "own") == []
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1/x", "http://example.org/x", "ftp://example.org/x"])
+def test_a_redirection_never_leaves_https(place: str):
+    request = urllib.request.Request("https://example.org/x")
+    handler, headers = download._Redirections(), http.client.HTTPMessage()
+    with pytest.raises(UserError, match=f"will not download from {place}, where https://example.org/x leads"):
+        handler.redirect_request(request, io.BytesIO(), 302, "Found", headers, place)
+    followed = handler.redirect_request(request, io.BytesIO(), 302, "Found", headers, "https://example.com/y")
+    assert followed is not None
+    assert followed.full_url == "https://example.com/y"
+
+
+def test_what_a_server_says_does_nothing_to_a_terminal(site: Site, tmp_path: Path):
+    site.reason = "\x1b[2JAll is well\x07"
+    with pytest.raises(UserError) as caught:
+        get("own", tmp_path, f"{site.url}/nowhere", quiet)
+    assert r"(\x1b[2JAll is well\x07)" in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 def test_the_mirror_variable_and_the_plain_report(

@@ -13,7 +13,7 @@ import yaml
 from torch import nn
 
 import consilience as cs
-from consilience.cli.app import _rounds
+from consilience.cli.app import _changes
 from consilience.config.config import Config
 from consilience.data.dataset import Dataset
 from consilience.errors import UserError
@@ -88,7 +88,7 @@ class Killed(BaseException):
 
 
 BRIEF: dict[str, Any] = {**CHANGES, "local": {"steps": 1, "batch_size": 4}, "seeds": [0]}
-WRITES = range(5, 16)
+WRITES = range(5, 18)
 """Those of the run that goes on; four come before, of the one that is complete."""
 
 
@@ -142,10 +142,10 @@ def test_what_cannot_be(tmp_path: Path, configure: Callable[..., Config], blobs:
     shutil.rmtree(tmp_path / "run" / "states")
     with pytest.raises(UserError, match="is missing, so this run cannot go on"):
         cs.resume(result, rounds=4, data=blobs)
-    assert (_rounds([]), _rounds(["rounds=200"])) == (None, 200)
+    assert (_changes([]), _changes(["rounds=200"])) == ({}, {"rounds": 200})
     for wrong in ("rounds=-1", "rounds", "solver.lr=0.1"):
         with pytest.raises(UserError, match="takes no other change than"):
-            _rounds([wrong])
+            _changes([wrong])
 
 
 def test_a_stretched_schedule_says_so(

@@ -52,6 +52,7 @@ def test_the_files_of_a_run(written: tuple[Config, Result]):
         "accuracy.png",
         "sweep.png",
         "checkpoint.safetensors",
+        "checkpoint.previous.safetensors",
         "partitions.json",
         "plan.json",
     }

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from consilience.errors import UserError
+from consilience.experiment.checkpoint import Checkpoint
 from consilience.experiment.folder import (
     CHECKPOINT,
     CONFIG,
     METRICS,
-    Checkpoint,
     RunFolder,
     atomic_write,
-    finite_line,
-    json_line,
 )
+from consilience.experiment.lines import finite_line, json_line
+from consilience.experiment.sealing import with_footer
 
 STATE = {"params/w": torch.arange(6.0).reshape(2, 3), "clock/round": torch.tensor(4)}
 
@@ -220,7 +220,7 @@ def test_overwriting_spares_what_is_not_ours(folder: RunFolder):
     folder.save_state("a", 3, STATE)
     (folder.path / "notes.txt").write_text("mine")
     folder.prepare({"name": "run", "rounds": 8}, "overwrite")
-    assert content(folder.path) == {CONFIG: b"name: run\nrounds: 8\n", "notes.txt": b"mine"}
+    assert content(folder.path) == {CONFIG: with_footer("name: run\nrounds: 8\n"), "notes.txt": b"mine"}
 
 
 def test_a_file_in_the_way(tmp_path: Path):

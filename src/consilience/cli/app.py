@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +13,10 @@ import yaml
 
 from consilience import __version__
 from consilience.cli import deploying, monitoring, noding, reproducing, sweeping
+from consilience.cli.interrupts import stoppable
+from consilience.cli.screen import guard_log
 from consilience.engine.spread.joining import begin
-from consilience.errors import UserError, is_interrupt, unknown
+from consilience.errors import UserError, printable, unknown
 
 app = typer.Typer(
     name="consilience",
@@ -50,6 +51,7 @@ PlotFormat = Annotated[str, typer.Option("--format", help="The format of plots: 
 
 def main() -> None:
     """The console script: bad input is one line and exit code 2."""
+    guard_log()
     try:
         app()
     except UserError as error:
@@ -58,20 +60,19 @@ def main() -> None:
         _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
 
 
-def _fail(message: str, code: int = 2) -> None:
-    print(f"consilience: {message}", file=sys.stderr)
-    sys.exit(code)
+def _fail(message: str) -> None:
+    print(f"consilience: {printable(message)}", file=sys.stderr)
+    sys.exit(2)
 
 
-@contextmanager
-def _resumable(path: Path) -> Iterator[None]:
-    """Ctrl-C says how to go on."""
-    try:
-        yield
-    except BaseException as error:
-        if not is_interrupt(error):
-            raise
-        _fail(f"interrupted; go on with `consilience resume {path}`", code=130)
+def _resumable(path: Path) -> AbstractContextManager[None]:
+    """A run that is told to stop says how it can go on."""
+
+    def hint() -> str:
+        begun = (path / "config.yaml").exists()
+        return f"go on with `consilience resume {path}`" if begun else "nothing was written yet"
+
+    return stoppable(hint)
 
 
 def _version(asked: bool) -> None:
@@ -125,6 +126,12 @@ def resume(
         ),
     ] = None,
     kind: PlotFormat = "png",
+    previous: Annotated[
+        bool,
+        typer.Option(
+            "--previous", help="Go on from the checkpoint before the last, where files are damaged."
+        ),
+    ] = False,
 ) -> None:
     """Continue a run from its last checkpoint; a complete one can be given more rounds."""
     begin(_said_of_workers(path / "config.yaml", changes or []))
@@ -133,7 +140,7 @@ def resume(
 
     _check_format(kind)
     with _resumable(path):
-        result = experiment.resume(path, display(), **_changes(changes or []))
+        result = experiment.resume(path, display(), previous=previous, **_changes(changes or []))
     show_result(result, _drawn(path, kind))
 
 
@@ -163,11 +170,17 @@ def _drawn(path: Path, kind: str) -> list[Path]:
 
 
 @app.command()
-def plot(path: RunPath, kind: PlotFormat = "png") -> None:
+def plot(
+    path: RunPath,
+    kind: PlotFormat = "png",
+    to: Annotated[
+        Path | None, typer.Option(help="The folder where plots go; by default the run's.", metavar="DIR")
+    ] = None,
+) -> None:
     """Draw the plots of a run again, e.g. as vector graphics for a paper."""
     from consilience.experiment.drawing import redraw
 
-    for file in redraw(path, kind):
+    for file in redraw(path, kind, to):
         print(f"plot: {file}")
 
 

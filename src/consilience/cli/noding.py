@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.errors import UserError
+from consilience.errors import UserError, printable
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="A YAML file with one method and one seed.", metavar="FILE")
@@ -146,7 +146,7 @@ def show_status(folder: Path) -> None:
     if found is None or "neighbours" not in found:
         raise UserError(f"{folder}: no node has written here how things stand")
     for line in status_lines(found, time.time()):
-        console().print(line, markup=False, highlight=False)
+        console().print(printable(line), markup=False, highlight=False)
 
 
 def status_lines(found: dict[str, Any], now: float) -> list[str]:

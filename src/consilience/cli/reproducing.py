@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from consilience.cli.interrupts import stoppable
 from consilience.cli.sweeping import Minutes, here, leave
 
 if TYPE_CHECKING:
@@ -77,11 +77,8 @@ def _run(study: Study, place: Place) -> Findings:
     from consilience.cli.sweep_display import watch
     from consilience.sweep import run
 
-    try:
+    with stoppable(lambda: "the same command goes on"):
         return run(study, place=place, watcher=watch())
-    except KeyboardInterrupt:
-        print("consilience: interrupted; the same command goes on", file=sys.stderr)
-        raise typer.Exit(130) from None
 
 
 def _collected(recipe: Recipe, study: Study, keep: Path | None) -> dict[str, Raw]:

@@ -14,7 +14,7 @@ from consilience.config.config import Config
 from consilience.data import load
 from consilience.data.heterogeneity import class_counts, effective_classes, label_distance, quantity_gini
 from consilience.data.partition import Partition
-from consilience.errors import UserError
+from consilience.errors import UserError, printable
 from consilience.experiment import split
 from consilience.graphs.base import Adjacency
 from consilience.learning.randomness import Purpose, generator
@@ -75,7 +75,7 @@ def _clients(part: Partition) -> Table:
     for column in ("training rows", "own test rows"):
         table.add_column(column, justify="right")
     for name, rows, tests in zip(part.names, part.shards, part.holdouts, strict=True):
-        table.add_row(Text(name), str(len(rows)), str(len(tests)))
+        table.add_row(Text(printable(name)), str(len(rows)), str(len(tests)))
     return table
 
 

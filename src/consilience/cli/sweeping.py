@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from consilience.cli.interrupts import stoppable
+
 if TYPE_CHECKING:
     from consilience.sweep import Findings, Place, Study
 
@@ -49,7 +51,7 @@ def sweep(
     from consilience.cli.screen import console
     from consilience.cli.sweep_display import watch
     from consilience.errors import UserError, unknown
-    from consilience.sweep import Place, read_study, run
+    from consilience.sweep import read_study, run
     from consilience.sweep.on_ray import OnRay
 
     places: dict[str, Place] = {"here": here(minutes), "ray": OnRay(cluster, cpus, gpus)}
@@ -61,11 +63,8 @@ def sweep(
     if dry_run:
         _list(study)
         return
-    try:
+    with stoppable(lambda: "the same command goes on"):
         findings = run(study, place=places[place], watcher=watch(), overwrite=overwrite)
-    except KeyboardInterrupt:
-        print("consilience: interrupted; the same command goes on", file=sys.stderr)
-        raise typer.Exit(130) from None
     console().print(findings.table())
     print(f"results: {study.path}")
     leave(findings)

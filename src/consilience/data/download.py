@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 from rich.console import Console
@@ -108,9 +109,8 @@ def _transfer(file: PublishedFile, url: str, part: Path, report: Report) -> bool
     start = _size(part)
     headers = {"User-Agent": "consilience"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
-        response = urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS
-        )
+        opener = urllib.request.build_opener(_Redirections)
+        response = opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not start:
@@ -121,7 +121,6 @@ def _transfer(file: PublishedFile, url: str, part: Path, report: Report) -> bool
         part.unlink()
         return _transfer(file, url, part, report)
     with response:
-        _secure(response.geturl())  # a redirection may lead anywhere
         resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT and _range_start(response) == start
         if not resumed:
             start = 0
@@ -170,6 +169,24 @@ def _secure(url: str) -> str:
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK):
         return url
     raise UserError(f"will not download from {url}: only https is accepted (http on this machine alone)")
+
+
+class _Redirections(urllib.request.HTTPRedirectHandler):
+    """Follows a redirection to where a download may come from, and from https to https alone."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        if req.type == "https" and urlsplit(newurl).scheme != "https":
+            raise UserError(f"will not download from {newurl}, where {req.full_url} leads: it is not https")
+        _secure(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _by_hand(url: str, error: Exception, pending: list[PublishedFile], directory: Path) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.experiment.folder import atomic_write, finite_line, json_line
+from consilience.experiment.folder import atomic_write
+from consilience.experiment.lines import finite_line, json_line
 
 METRICS, AUDIT, STATUS = "metrics.jsonl", "audit.jsonl", "status.json"
 

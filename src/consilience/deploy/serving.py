@@ -53,7 +53,7 @@ def serve(
         if hub.round > now:
             if (now + 1) % config.evaluate.every == 0 or hub.done:
                 scores = _scores(agreement, hub)
-            took, begun = time.perf_counter() - begun, time.perf_counter()
+            took, begun = max(0.0, time.perf_counter() - begun), time.perf_counter()
             journal.note(now + 1, {"seconds": took, **_facts(hub), **_went(report), **scores})
             LOG.info(_line(hub, report, scores, took))
         journal.stand({**_facts(hub), **_went(report), **scores, "done": hub.done})

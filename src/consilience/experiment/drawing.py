@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from consilience.experiment.folder import (
 )
 from consilience.experiment.planning import Arm, plan
 from consilience.experiment.records import peers_of
+from consilience.experiment.sealing import read_sealed
 from consilience.problems import PROBLEMS, Metric
 from consilience.report.coordinate_plots import coordinates_plot
 from consilience.report.node_map import MAPPED, map_plot
@@ -80,8 +80,8 @@ def draw(
     return drawn
 
 
-def redraw(path: Path, kind: str = "png") -> list[Path]:
-    """Draw the plots of a run that has ended once more, in some format, into its folder.
+def redraw(path: Path, kind: str = "png", to: Path | None = None) -> list[Path]:
+    """Draw the plots of a run that has ended once more, in some format, into its folder or another.
 
     Graphs of nodes need the data to be there, since they show how much each node holds.
     """
@@ -89,11 +89,15 @@ def redraw(path: Path, kind: str = "png") -> list[Path]:
         raise unknown("format", kind, FORMATS)
     if not (path / SUMMARY).exists():
         raise UserError(f"{path} does not hold a run that has ended: there is no {SUMMARY}")
-    records, summary = RunFolder(path).read_lines(METRICS), json.loads((path / SUMMARY).read_text())
+    summary, folder = read_sealed(path / SUMMARY), RunFolder(path)
+    records = folder.read_lines(METRICS, summary["files"][METRICS])
+    folder.check_config()
     try:
         arms = plan(load_config(path / CONFIG).resolved())
         metric = arms[0].scene.task_problem.metric
     except UserError:  # data or a model of the user's own, which are not in the folder
         arms, metrics = [], {problem.metric.name: problem.metric for problem in PROBLEMS.values()}
         metric = metrics.get(summary["metric"], Metric(summary["metric"]))
-    return draw(records, arms, metric, path, summary["name"], kind)
+    if to is not None:
+        to.mkdir(parents=True, exist_ok=True)
+    return draw(records, arms, metric, to or path, summary["name"], kind)

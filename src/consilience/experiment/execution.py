@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from consilience.engine.memory import bounded, read_size
 from consilience.engine.rounds.pending import Pending
 from consilience.engine.rounds.simulation import Simulation
 from consilience.errors import Paused, UserError
+from consilience.experiment.checkpoint import Checkpoint
 from consilience.experiment.folder import (
     CLIENTS,
     CONFIG,
@@ -25,11 +26,10 @@ from consilience.experiment.folder import (
     PARTITIONS,
     PLAN,
     SUMMARY,
-    Checkpoint,
     Existing,
     RunFolder,
-    finite_line,
 )
+from consilience.experiment.lines import finite_line, jsonl
 from consilience.experiment.planning import Arm, idle_schedules, plan, roundings
 from consilience.experiment.progress import NotebookDisplay, in_notebook
 from consilience.experiment.records import (
@@ -45,6 +45,7 @@ from consilience.experiment.records import (
     rounds_of,
 )
 from consilience.experiment.result import Listener, Result
+from consilience.experiment.sealing import digest_of_bytes
 from consilience.experiment.stopping import (
     Functions,
     OnRound,
@@ -98,7 +99,7 @@ def run(
     with repeatable(config.torch_device, config.precision), bounded(config.torch_device, memory):
         if folder is None:
             return _execute(config, arms, None, listener, functions, pause)
-        with folder.locked():
+        with folder.locked(), folder.advised():
             folder.prepare(config.written(), existing)
             return _execute(config, arms, folder, listener, functions, pause)
 
@@ -145,8 +146,11 @@ class _Run:
     def execute(self) -> Result:
         checkpoint = self._recover()
         first = checkpoint.arm if checkpoint else 0
+        if self.folder and first < len(self.arms):
+            self.folder.check_writable()
         if self.folder:
-            self.folder.settle(PARTITIONS, manifests(self.arms), resumed=checkpoint is not None)
+            self.folder.settle(PARTITIONS, manifests(self.arms), checkpoint)
+        if self.folder and not self.folder.read_only:
             self.folder.write_json(PLAN, outline(self.arms))
         self.listener.start(self.arms)
         for arm, lines in rounds_of(self.records, self.arms):
@@ -173,11 +177,16 @@ class _Run:
                 f"{self.folder.path} was made with another model: its layers, or the weights that are not "
                 "trained, differ from this one's"
             )
-        self.base = checkpoint.base if checkpoint else 0
-        self.records = self.folder.truncate(METRICS, checkpoint.metrics if checkpoint else 0)
+        if checkpoint is None:
+            self.folder.truncate(METRICS, 0)
+            self.folder.truncate(CLIENTS, 0)
+            return None
+        self.folder.recall(checkpoint)
+        self.base = checkpoint.base
+        self.records = self.folder.truncate(METRICS, checkpoint.metrics, checkpoint.files[METRICS])
         self._remember(self.records)
-        self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
-        for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
+        self.clients = self.folder.truncate(CLIENTS, checkpoint.clients, checkpoint.files[CLIENTS])
+        for arm in self.arms[: checkpoint.arm]:
             state = self.folder.load_state(arm.name, self.config.length)
             with _begun(arm, state, self.folder) as (simulation, stopped):
                 self.models[arm.name] = final_models(simulation, stopped)
@@ -252,8 +261,14 @@ class _Run:
         if self.folder:
             self.folder.append(name, lines)
 
-    def _checkpoint(self, arm: int, state: dict[str, torch.Tensor]) -> None:
+    def _checkpoint(
+        self, arm: int, state: dict[str, torch.Tensor], soon: Mapping[str, str] | None = None
+    ) -> None:
+        """Save where the run stands; `soon`: digests of files of lines that are about to be replaced."""
         if self.folder:
+            files = self.folder.digests()
+            for name, digest in (soon or {}).items():
+                files[name].append(digest)
             self.folder.save_checkpoint(
                 Checkpoint(
                     arm,
@@ -264,15 +279,21 @@ class _Run:
                     self.model_digest,
                     self.config.length,
                     self.base,
+                    files,
                 )
             )
 
     def _conclude(self) -> Result:
-        if self.folder and self.base:
-            self.records = of_longer_run(self.records, self.arms)
-            self.folder.replace_lines(METRICS, self.records)
-        if self.folder:
+        writes = self.folder is not None and not self.folder.read_only
+        if self.folder and writes:
+            if self.base:
+                self.records = of_longer_run(self.records, self.arms)
+                soon = digest_of_bytes(jsonl(self.records))
+                self._checkpoint(len(self.arms), {}, {METRICS: soon})
+                self.folder.replace_lines(METRICS, self.records)
             self.folder.forget_states(self.config.length)
+            # Once more, so that the one before it, too, fits the files as they are; and it takes less space.
+            self._checkpoint(len(self.arms), {})
         if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):
             LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
         problem = self.arms[0].scene.task_problem  # all arms have one metric
@@ -281,7 +302,7 @@ class _Run:
         others = problem.named_scores()[1:]
         summaries = summarise(self.records, targets, metric, others=others, goals=goals, clients=self.clients)
         digest = digest_of(self.records, self.clients, self.models)
-        if self.folder:
+        if self.folder and writes:
             from consilience.experiment.drawing import draw  # matplotlib is slow to import
 
             draw(self.records, self.arms, metric, self.folder.path, self.config.name)
@@ -292,8 +313,9 @@ class _Run:
                 "digest": digest,
                 "methods": [summary.to_json() for summary in summaries],
                 "environment": environment_of(self.config),
+                "files": self.folder.final_digests(),
             }
-            self.folder.write_json(SUMMARY, finite_line(summary))
+            self.folder.write_sealed(SUMMARY, finite_line(summary))
         path = self.folder.path if self.folder else None
         return Result(
             self.records,

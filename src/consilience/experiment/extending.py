@@ -15,9 +15,10 @@ from consilience.data.dataset import Dataset
 from consilience.data.sets import SOURCES
 from consilience.errors import UserError, kind_of
 from consilience.experiment.execution import run
-from consilience.experiment.folder import CONFIG, RunFolder
+from consilience.experiment.folder import CLIENTS, CONFIG, SUMMARY, RunFolder
 from consilience.experiment.planning import plan
 from consilience.experiment.result import Listener, Result
+from consilience.experiment.sealing import digest_of_bytes
 from consilience.experiment.stopping import Functions, Pause, never
 from consilience.plugins import is_reference
 
@@ -35,6 +36,7 @@ def resume(
     pause: Pause = never,
     data: Dataset | None = None,
     model: object = None,
+    previous: bool = False,
 ) -> Result:
     """Continue a run from its last checkpoint; it ends as if it had never been interrupted.
 
@@ -49,6 +51,7 @@ def resume(
         pause: Asked after every round whether to save the state and raise `Paused`.
         data: The data set, where it was one from Python.
         model: The model, where it was one from Python that no file can name.
+        previous: Whether to go on from the checkpoint before the last, where files of the run are damaged.
     """
     folder = RunFolder(path.folder if isinstance(path, Result) else Path(path))
     if not (folder.path / CONFIG).exists():
@@ -60,7 +63,11 @@ def resume(
     given = _Given(
         data, model, {k: v for k, v in (("workers", workers), ("cluster", cluster)) if v is not None}
     )
-    config = _written(folder, given)
+    if previous:
+        with folder.locked(), folder.advised():
+            folder.step_back()
+    with folder.advised():
+        config = _written(folder, given)
     before = {one.rounds for _, one in config.settings()}
     if rounds is not None and rounds < max(before):
         raise UserError(f"{folder.path} has {max(before)} rounds: rounds={rounds} would be fewer")
@@ -78,7 +85,7 @@ def resume(
             rounds,
             config.length,
         )
-    with folder.locked():
+    with folder.locked(), folder.advised():
         _extend(folder, config, longer)
     return run(longer, folder=folder, existing="resume", listener=listener, on_round=on_round, pause=pause)
 
@@ -95,6 +102,7 @@ class _Given:
     def read(self, folder: RunFolder, longer: tuple[int, int] | None = None) -> Config:
         """The run's configuration; `longer`: how many rounds it has, and how many it is to have."""
         path = folder.path / CONFIG
+        folder.check_config()
         values = read_values(path)
         for section in (one.get("data") for one in (values, *values.get("compare", ()))):
             name = section.get("name") if isinstance(section, dict) else section
@@ -129,6 +137,10 @@ def _extend(folder: RunFolder, config: Config, longer: Config) -> None:
     assert checkpoint is not None  # that of a complete run
     for arm in plan(longer.resolved()):  # before anything is changed
         folder.load_state(arm.name, config.length)
-    begun = replace(checkpoint, arm=0, clients=0, state={}, base=config.length, rounds=longer.length)
+    files = {**checkpoint.files, CLIENTS: [digest_of_bytes(b"")]}
+    begun = replace(
+        checkpoint, arm=0, clients=0, state={}, base=config.length, rounds=longer.length, files=files
+    )
     folder.save_checkpoint(begun)
+    (folder.path / SUMMARY).unlink(missing_ok=True)  # it has not ended any more
     folder.write_config(longer.resolved().written())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import quote
@@ -18,15 +18,21 @@ import yaml
 from torch import Tensor
 
 from consilience import wire
-from consilience.errors import UserError, unknown
+from consilience.errors import DamageError, UserError, unknown
+from consilience.experiment.checkpoint import Checkpoint
+from consilience.experiment.lines import jsonl, not_those, parsed
+from consilience.experiment.sealing import digest_of_bytes, has_footer, read_sealed, sealed, with_footer
 from consilience.problems import PROBLEMS, Metric
 from consilience.tracking import tensorboard
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
 CONFIG, METRICS, CLIENTS, SUMMARY = "config.yaml", "metrics.jsonl", "clients.jsonl", "summary.json"
-CHECKPOINT, PARTITIONS, PLAN = "checkpoint.safetensors", "partitions.json", "plan.json"
-CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model", "rounds", "base")
+CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+"""Where a run stands, and where it stood when that was written the time before."""
+PARTITIONS, PLAN = "partitions.json", "plan.json"
+UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+"""What a system says where nothing can be written."""
 STATES, WEIGHTS, MEMORIES = "states", "weights", "memories"
 """Whole states of methods that have ended, from which a run goes on; plain models; what clients remember."""
 TRACKING = "tracking.json"
@@ -38,27 +44,6 @@ PLOT_ENDINGS = (".png", ".pdf", ".svg")
 def plots_of(metric: Metric) -> tuple[str, ...]:
     """The plots of a run, that of its metric first; others are there for a sweep or a graph only."""
     return f"{metric.name}.png", SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a run stands."""
-
-    arm: int
-    """The method (of a setting) that runs; those before it are complete."""
-    metrics: int
-    """Lines of the metrics that belong to it."""
-    clients: int
-    """Lines of the clients' results that belong to it."""
-    state: dict[str, Tensor]
-    config: str = ""
-    """A digest of the configuration, but for the number of rounds."""
-    model: str = ""
-    """A digest of the architecture and of the parameters that are not trained, which it does not hold."""
-    rounds: int = 0
-    """How many rounds the run is to have."""
-    base: int = 0
-    """How many it had before it was given more: arms that have no state here begin with theirs of then."""
 
 
 PLACE = ("workers", "cluster")
@@ -76,12 +61,17 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.read_only = False
+        """Whether nothing can be written there, as was found when it was locked."""
+        self._lines: dict[str, hashlib._Hash] = {}
+        """The digests of files of lines, which grow with them."""
+        self._files: dict[str, str] = {}
+        """The digests of other files that checkpoints count on."""
 
     def prepare(self, config: Mapping[str, Any], existing: Existing) -> None:
         """Make the folder, or check what is there. An existing run is never overwritten unless asked."""
         if existing not in get_args(Existing):
             raise unknown("value of existing", existing, get_args(Existing))
-        written = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         there = self.path / CONFIG
         if there.exists() and existing == "refuse":
             raise UserError(
@@ -89,7 +79,8 @@ class RunFolder:
                 "choose another name=..., or pass --overwrite"
             )
         if there.exists() and existing == "resume":
-            old, new = yaml.safe_load(there.read_text()), yaml.safe_load(written)
+            self.check_config()
+            old, new = (yaml.safe_load(text) for text in (there.read_text(), _yaml(config)))
             if fixed_sections(old) != fixed_sections(new):
                 raise UserError(
                     f"{self.path} was made with another configuration, so it cannot be continued with this"
@@ -104,95 +95,203 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Replace the configuration, atomically."""
-        written = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-        atomic_write(self.path / CONFIG, written.encode())
+        atomic_write(self.path / CONFIG, with_footer(_yaml(config)))
+
+    def check_config(self) -> None:
+        """Refuse a configuration that is not as the run wrote it."""
+        path = self.path / CONFIG
+        if not has_footer(path.read_bytes()):
+            raise UserError(
+                f"{path} is damaged or was edited: its digest, in its last line, is not that of what stands "
+                "above it; restore it: a run that has begun takes no other configuration (more rounds or "
+                f"other workers: `consilience resume {self.path} rounds=200`)"
+            )
 
     def _clear(self) -> None:
         """Delete the files of an earlier run, and nothing else that may lie there."""
         # It may have been about another problem.
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
         plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
-        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, *plots, CONFIG):
+        files = (CHECKPOINT, PREVIOUS, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, *plots, CONFIG)
+        for name in files:
             (self.path / name).unlink(missing_ok=True)
         for name in (STATES, WEIGHTS, MEMORIES, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Within it, no other process can write to this run."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as handle:
+        """Within it, no other process can write to this run; a run that has ended can be read anywhere."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = (self.path / ".lock").open("w")
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            if not (self.path / SUMMARY).exists():
+                raise UserError(f"cannot write to {self.path}: {error.strerror}") from None
+            self.read_only = True
+            yield
+            return
+        with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(f"another process is working on {self.path}") from None
             yield
 
+    def check_writable(self) -> None:
+        """Refuse to go on with a run where nothing can be written."""
+        if self.read_only:
+            raise UserError(f"{self.path} cannot be written, so this run cannot go on there")
+
+    @contextmanager
+    def advised(self) -> Iterator[None]:
+        """Within it, an error about a damaged file says how the run can go on all the same."""
+        try:
+            yield
+        except DamageError as error:
+            raise UserError(f"{error}; {self._way_on()}") from None
+
+    def _way_on(self) -> str:
+        """What can be done about a file that is damaged."""
+        try:
+            before = self._read_checkpoint(PREVIOUS)
+            if before is not None:
+                self._check(before)
+                return (
+                    f"`consilience resume {self.path} --previous` goes on from the checkpoint before the last"
+                )
+        except (UserError, OSError):
+            pass
+        return (
+            "there is no earlier checkpoint that what is left would fit: restore it from a copy, or begin "
+            "anew with --overwrite"
+        )
+
+    def _check(self, checkpoint: Checkpoint) -> None:
+        """Refuse files that are not those that a checkpoint counts on."""
+        counts = {METRICS: checkpoint.metrics, CLIENTS: checkpoint.clients}
+        for name, count in counts.items():
+            self._confirmed(name, count, checkpoint.files.get(name))
+        for name, digests in checkpoint.files.items():
+            if name.startswith(STATES) and digest_of_bytes((self.path / name).read_bytes()) not in digests:
+                raise DamageError(f"{self.path / name} is damaged")
+
     def append(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Add lines to a .jsonl file; they are on disk when this returns."""
-        with (self.path / name).open("a") as handle:
-            handle.writelines(json_line(line) + "\n" for line in lines)
+        data = jsonl(lines)
+        with (self.path / name).open("ab") as handle:
+            handle.write(data)
             handle.flush()
             os.fsync(handle.fileno())
+        self._lines.setdefault(name, hashlib.sha256()).update(data)
 
-    def read_lines(self, name: str) -> list[dict[str, Any]]:
-        """The lines of a .jsonl file; a torn last line is left out."""
+    def read_lines(self, name: str, digest: str | None = None) -> list[dict[str, Any]]:
+        """The lines of a .jsonl file, which must have a digest where one is given; a torn one is left out."""
         path = self.path / name
-        if not path.exists():
-            return []
-        try:
-            lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}") from None
-        if not all(isinstance(line, dict) for line in lines):
-            raise UserError(f"{path} is damaged: a line is not an object")
+        data = path.read_bytes() if path.exists() else b""
+        if digest not in (None, digest_of_bytes(data)):
+            raise DamageError(not_those(path, data, "that the run ended with"))
+        return parsed(path, data.split(b"\n")[:-1])
+
+    def truncate(self, name: str, count: int, digests: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Keep the first `count` lines, and give them; with digests, they must have one of these."""
+        path = self.path / name
+        kept = self._confirmed(name, count, digests)
+        lines = parsed(path, kept.split(b"\n")[:-1])
+        if path.exists() and path.stat().st_size != len(kept):
+            atomic_write(path, kept)
+        self._lines[name] = hashlib.sha256(kept)
         return lines
 
-    def truncate(self, name: str, count: int) -> list[dict[str, Any]]:
-        """Keep the first `count` lines, and give them."""
+    def _confirmed(self, name: str, count: int, digests: Sequence[str] | None) -> bytes:
+        """The first lines of a .jsonl file, which must have one of some digests, if there are any."""
         path = self.path / name
         if count and not path.exists():
-            raise UserError(f"{path} is missing")
-        lines = self.read_lines(name)
-        if len(lines) < count:
-            raise UserError(f"{path} is damaged: {len(lines)} lines, but the checkpoint knows {count}")
-        if path.exists():
-            whole = path.read_bytes().split(b"\n")
-            atomic_write(path, b"".join(line + b"\n" for line in whole[:count]))
-        return lines[:count]
+            raise DamageError(f"{path} is missing")
+        whole = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        if len(whole) - 1 < count:
+            raise DamageError(f"{path} is damaged: {len(whole) - 1} lines, but the checkpoint knows {count}")
+        kept = b"".join(line + b"\n" for line in whole[:count])
+        if digests is not None and digest_of_bytes(kept) not in digests:
+            raise DamageError(not_those(path, kept, "that the checkpoint confirms"))
+        return kept
+
+    def digests(self) -> dict[str, list[str]]:
+        """The digests of all that a checkpoint counts on, as it is now."""
+        lines = {name: [known.hexdigest()] for name, known in self._lines.items()}
+        return {**lines, **{name: [digest] for name, digest in self._files.items()}}
+
+    def final_digests(self) -> dict[str, str]:
+        """The digests of the files about which a run's end says what they are, by which readers know them."""
+        paths = [self.path / name for name in (CONFIG, METRICS, CLIENTS, PARTITIONS, PLAN)]
+        return {path.name: digest_of_bytes(path.read_bytes()) for path in paths if path.exists()}
+
+    def altered(self) -> list[str]:
+        """What is wrong with files of a run that has ended: those that are no longer as it left them."""
+        if not (self.path / SUMMARY).exists():
+            return []
+        try:
+            left, now = read_sealed(self.path / SUMMARY)["files"], self.final_digests()
+        except (UserError, OSError) as error:
+            return [str(error)]
+        return [
+            f"{self.path / name} is not as the run left it" for name in left if left[name] != now.get(name)
+        ]
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint, atomically."""
-        fields = {name: str(getattr(checkpoint, name)) for name in CHECKPOINT_FIELDS}
-        atomic_write(self.path / CHECKPOINT, wire.encode_tensors(checkpoint.state, fields))
+        """Replace the checkpoint, atomically; the one before stays beside it."""
+        self.check_writable()
+        path = self.path / CHECKPOINT
+        if path.exists():
+            path.replace(self.path / PREVIOUS)  # which counts until the new one is there
+        atomic_write(path, checkpoint.encoded())
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, its digest checked; None where there is none yet."""
-        path = self.path / CHECKPOINT
+        found = self._read_checkpoint(CHECKPOINT)
+        return self._read_checkpoint(PREVIOUS) if found is None else found
+
+    def _read_checkpoint(self, name: str) -> Checkpoint | None:
+        path = self.path / name
         if not path.exists():
             return None
         try:
-            state, fields = wire.decode_tensors(path.read_bytes())
-            arm, metrics, clients = (int(fields[name]) for name in ("arm", "metrics", "clients"))
-            rounds, base = (int(fields.get(name, 0)) for name in ("rounds", "base"))
-            return Checkpoint(arm, metrics, clients, state, fields["config"], fields["model"], rounds, base)
+            return Checkpoint.decoded(path.read_bytes())
         except (wire.WireError, KeyError, ValueError) as error:
-            raise UserError(f"{path} is damaged: {error}") from None
+            raise DamageError(f"{path} is damaged: {error}") from None
+
+    def step_back(self) -> None:
+        """Let the checkpoint before the last take its place."""
+        self.check_writable()
+        if self._read_checkpoint(PREVIOUS) is None:
+            raise UserError(f"{self.path} has no checkpoint before the last: there is no {PREVIOUS}")
+        (self.path / PREVIOUS).replace(self.path / CHECKPOINT)
+
+    def recall(self, checkpoint: Checkpoint) -> None:
+        """Count on the files that a checkpoint counts on."""
+        whole = {name: one for name, one in checkpoint.files.items() if name not in (METRICS, CLIENTS)}
+        self._files = {name: digest for name, (digest, *_) in whole.items()}
 
     def save_state(self, label: str, rounds: int, tensors: dict[str, Tensor]) -> None:
         """Keep a method's whole state at the end of a run of so many rounds, from which it can go on."""
         (self.path / STATES).mkdir(exist_ok=True)
-        atomic_write(self._state(label, rounds), wire.encode_tensors(tensors, {"label": label}))
+        path, data = self._state(label, rounds), wire.encode_tensors(tensors, {"label": label})
+        atomic_write(path, data)
+        self._files[f"{STATES}/{path.name}"] = digest_of_bytes(data)
 
     def load_state(self, label: str, rounds: int) -> dict[str, Tensor]:
         """A method's whole state at the end of a run of so many rounds."""
         path = self._state(label, rounds)
         if not path.exists():
-            raise UserError(f"{path} is missing, so this run cannot go on")
+            raise DamageError(f"{path} is missing, so this run cannot go on")
         try:
-            return wire.decode_tensors(path.read_bytes())[0]
+            tensors, fields = wire.decode_tensors(path.read_bytes())
         except wire.WireError as error:
-            raise UserError(f"{path} is damaged: {error}") from None
+            raise DamageError(f"{path} is damaged: {error}") from None
+        if fields.get("label") != label:
+            raise DamageError(f"{path} is that of another method")
+        return tensors
 
     def memories(self, label: str) -> Path:
         """Where the memories of a method's clients lie if they are kept in files, but for their endings."""
@@ -202,46 +301,51 @@ class RunFolder:
         """Delete the states of shorter runs, from which this one has gone on."""
         for path in (self.path / STATES).glob("*.safetensors"):
             if not path.stem.endswith(f"@{rounds}"):
+                self._files.pop(f"{STATES}/{path.name}", None)
                 path.unlink()
 
     def replace_lines(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Replace a .jsonl file, atomically."""
-        atomic_write(self.path / name, "".join(json_line(line) + "\n" for line in lines).encode())
+        data = jsonl(lines)
+        atomic_write(self.path / name, data)
+        self._lines[name] = hashlib.sha256(data)
 
     def _state(self, label: str, rounds: int) -> Path:
         return self.path / STATES / f"{quote(label, safe='=,+')}@{rounds}.safetensors"
 
-    def settle(self, name: str, value: object, *, resumed: bool) -> None:
-        """Write a JSON file that never changes; a resumed run must have the same."""
-        path = self.path / name
-        if resumed and path.exists() and json.loads(path.read_text()) != json.loads(json.dumps(value)):
+    def settle(self, name: str, value: object, checkpoint: Checkpoint | None) -> None:
+        """Write a JSON file that never changes; a run that goes on must have the one of its checkpoint."""
+        path, data = self.path / name, _json(value)
+        digest = digest_of_bytes(data)
+        if checkpoint is not None and digest not in checkpoint.files.get(name, ()):
             raise UserError(
                 f"the data, their split or the graph are not those of {path}, so this run cannot go on; "
                 "where it started from a file (init), that must be the same, too"
             )
-        self.write_json(name, value)
+        if checkpoint is not None and path.exists() and path.read_bytes() != data:
+            raise UserError(
+                f"{path} is damaged: it is not what the checkpoint confirms; "
+                "delete it, and it is written again"
+            )
+        self._files[name] = digest
+        if not self.read_only:
+            atomic_write(path, data)
 
     def write_json(self, name: str, value: object) -> None:
         """Replace a JSON file, atomically."""
-        atomic_write(self.path / name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+        atomic_write(self.path / name, _json(value))
+
+    def write_sealed(self, name: str, value: Mapping[str, Any]) -> None:
+        """Replace a JSON file that proves that it is as it was written."""
+        self.write_json(name, sealed(value))
 
 
-def json_line(line: Mapping[str, Any]) -> str:
-    """One line of JSON; numbers that are not finite become null."""
-    return json.dumps(finite_line(line), allow_nan=False)
+def _yaml(config: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
 
 
-def finite_line(line: Mapping[str, Any]) -> dict[str, Any]:
-    """The line with every number that is not finite replaced by None."""
-    return {key: _finite(value) for key, value in line.items()}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return finite_line(value)
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
 def atomic_write(path: Path, data: bytes) -> None:

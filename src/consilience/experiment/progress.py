@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from consilience import sweeping
+from consilience.errors import printable
 from consilience.experiment.planning import Arm
 from consilience.experiment.result import Listener
 from consilience.report.units import human_bytes
@@ -74,7 +75,7 @@ class Clock(Listener):
         for label, notes in (("dropped", dropped), ("stopped", stopped)):
             more = f" and {len(notes) - NAMED} more" if len(notes) > NAMED else ""
             facts.append(f"{label} {', '.join(notes[:NAMED])}{more}" if notes else "")
-        return "  ".join(filter(None, facts))
+        return printable("  ".join(filter(None, facts)))  # names are those of the data
 
     def best(self, lines: list[dict[str, Any]], score: str) -> list[dict[str, Any]]:
         """The lines of the variant that is best in a round: a mean over unlike variants would say nothing."""
@@ -92,7 +93,7 @@ class Clock(Listener):
         """Seconds that the rest will take after a round if rounds go on as they went."""
         later = self.arms[self.arms.index(arm) + 1 :]
         rounds = arm.config.rounds - number + sum(one.config.rounds for one in later)
-        return (time.monotonic() - self.begin) / self.seen * rounds
+        return max(0.0, time.monotonic() - self.begin) / self.seen * rounds
 
 
 def _shown(loss: float) -> str:

@@ -17,7 +17,8 @@ from consilience.config import Config
 from consilience.engine.build import adjacency_of, model_digest
 from consilience.engine.rounds.pending import Record
 from consilience.engine.scene import Scene
-from consilience.experiment.folder import finite_line, fixed_sections
+from consilience.experiment.folder import fixed_sections
+from consilience.experiment.lines import finite_line
 from consilience.experiment.planning import Arm
 from consilience.learning.warm_start import digest_of_file
 from consilience.models.own import OwnModel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from consilience.config import Config
 from consilience.experiment.folder import TRACKING, RunFolder
 from consilience.experiment.planning import Arm
 from consilience.experiment.result import Listener, Result
+from consilience.experiment.sealing import read_sealed
 from consilience.tracking.base import Curve, Session, TrackedRun, Tracker, flat, numbers
 
 LOG = logging.getLogger("consilience")
@@ -92,5 +92,5 @@ def _key(folder: RunFolder | None) -> str:
         return uuid.uuid4().hex
     path: Path = folder.path / TRACKING
     if not path.exists():
-        folder.write_json(TRACKING, {"key": uuid.uuid4().hex})
-    return str(json.loads(path.read_text())["key"])
+        folder.write_sealed(TRACKING, {"key": uuid.uuid4().hex})
+    return str(read_sealed(path)["key"])

@@ -8,6 +8,7 @@ to use it: the architecture, the shape of inputs and their normalisation. So a f
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,10 +27,11 @@ from consilience.data.normalising import normalisation
 from consilience.data.stored import whole
 from consilience.engine.modules import module_of, takes_tokens
 from consilience.engine.scene import Scene
-from consilience.errors import UserError, unknown
+from consilience.errors import DamageError, UserError, described, unknown
 from consilience.experiment.folder import WEIGHTS, atomic_write
 from consilience.experiment.planning import Arm
 from consilience.experiment.result import Result
+from consilience.experiment.sealing import SEAL
 from consilience.learning.layers import copied
 from consilience.learning.masking import Masking
 from consilience.learning.task import Task
@@ -130,17 +132,49 @@ def save_weights(run: Path, arm: Arm, task: Task, models: Iterable[tuple[int, in
         header = {"format": "pt", HEADER: json.dumps(dataclasses.asdict(origin))}
         path = _path(run, arm.setting, method, seed, client)
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, _in_order(safetensors.torch.save(tensors, header)))
+        atomic_write(path, _sealed(safetensors.torch.save(tensors, header)))
 
 
-def _in_order(data: bytes) -> bytes:
-    """The bytes with the header's own entries sorted: safetensors writes them in random order."""
+def _sealed(data: bytes) -> bytes:
+    """The bytes of a file of safetensors with a digest of all else in its header.
+
+    The header's own entries are sorted: safetensors writes them in random order.
+    """
+    metadata, layout, tensors = _apart(data)
+    sealed = {**metadata, SEAL: _digest(metadata, layout, tensors)}
+    text = json.dumps(
+        {"__metadata__": dict(sorted(sealed.items())), **layout}, separators=(",", ":")
+    ).encode()
+    padded = text.ljust(-(-len(text) // 8) * 8)  # tensors begin where a number of eight bytes could
+    return len(padded).to_bytes(8, "little") + padded + tensors
+
+
+def _apart(data: bytes) -> tuple[dict[str, str], dict[str, Any], bytes]:
+    """The entries of a file's own in its header, where its tensors lie, and these."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    metadata = dict(sorted(header.pop("__metadata__").items()))
-    text = json.dumps({"__metadata__": metadata, **header}, separators=(",", ":")).encode()
-    padded = text.ljust(-(-len(text) // 8) * 8)  # tensors begin where a number of eight bytes could
-    return len(padded).to_bytes(8, "little") + padded + data[8 + length :]
+    return header.pop("__metadata__"), header, data[8 + length :]
+
+
+def _digest(metadata: dict[str, str], layout: dict[str, Any], tensors: bytes) -> str:
+    whole = hashlib.sha256(json.dumps([sorted(metadata.items()), layout]).encode())
+    whole.update(tensors)
+    return whole.hexdigest()
+
+
+def _read(path: Path) -> tuple[Origin, dict[str, Tensor]]:
+    """Where the model in a file comes from, and its tensors, once the digest is checked."""
+    try:
+        data = path.read_bytes()
+        tensors = safetensors.torch.load(data)
+        metadata, layout, rest = _apart(data)
+        seal = metadata.pop(SEAL)
+        origin = Origin.read(metadata[HEADER])
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no model of a run, or damaged: {described(error)}") from None
+    if seal != _digest(metadata, layout, rest):
+        raise DamageError(f"{path} is damaged: its digest is not that of what it holds")
+    return origin, tensors
 
 
 def _common(arm: Arm) -> dict[str, Any]:
@@ -213,12 +247,7 @@ def load_model(
     """
     place = run.folder if isinstance(run, Result) else Path(run)
     path = find_weights(place, method, setting=setting, seed=seed, client=client)
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            origin = Origin.read(file.metadata()[HEADER])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is no model of a run: {error}") from None
+    origin, tensors = _read(path)
     network = _made_again(origin, model).to(getattr(torch, origin.dtype))
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name in own.keys() & tensors.keys():
@@ -284,8 +313,11 @@ def _numbers(place: Path) -> dict[str, int]:
     """The numbers of clients by their names, of those that have both a name and a model there."""
     found = {}
     for path in sorted(place.glob("client-*.safetensors")):
-        with safetensors.safe_open(path, "pt") as file:
-            origin = Origin.read(file.metadata()[HEADER])
+        try:
+            with safetensors.safe_open(path, "pt") as file:
+                origin = Origin.read(file.metadata()[HEADER])
+        except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is no model of a run, or damaged: {described(error)}") from None
         if origin.name and origin.client is not None:
             found[origin.name] = origin.client
     return found

@@ -90,6 +90,7 @@ class Folder:
                 members.append(known.member())
             else:
                 panels += known.panels()
+                problems += known.altered()
             if known.damaged:
                 problems.append(f"{path}: {known.damaged} lines cannot be read")
         return Offer(panels=panels[:PANELS], members=members[:MEMBERS], problems=problems[:MEMBERS])

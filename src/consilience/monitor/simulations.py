@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from consilience.experiment.folder import CLIENTS, CONFIG, METRICS, PARTITIONS, PLAN
+from consilience.experiment.folder import CLIENTS, CONFIG, METRICS, PARTITIONS, PLAN, RunFolder
 from consilience.monitor.placing import in_circle, placed
 from consilience.monitor.shown import (
     EDGES,
@@ -77,6 +77,8 @@ class SimulationFolder:
         self.path = path
         self._metrics, self._clients = Tail(path / METRICS), Tail(path / CLIENTS)
         self._metric: Score | None = None
+        self._seen: list[float | None] = []
+        self._altered: list[str] = []
         self._forget()
 
     @staticmethod
@@ -104,6 +106,13 @@ class SimulationFolder:
     def damaged(self) -> int:
         """How many lines could not be read."""
         return self._metrics.damaged + self._clients.damaged
+
+    def altered(self) -> list[str]:
+        """What is wrong with the files of a run that has ended; they are read when one has changed."""
+        seen = [written(path) for path in sorted(self.path.glob("*.*"))]
+        if seen != self._seen:
+            self._seen, self._altered = seen, RunFolder(self.path).altered()
+        return self._altered
 
     def _forget(self) -> None:
         self._metrics.forget()

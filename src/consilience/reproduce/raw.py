@@ -21,6 +21,7 @@ from consilience.config.config import read_config
 from consilience.errors import UserError
 from consilience.experiment.folder import CONFIG, METRICS, SUMMARY, RunFolder, atomic_write
 from consilience.experiment.records import environment_of
+from consilience.experiment.sealing import read_sealed
 from consilience.sweep.cells import OUTCOME
 
 RESULTS = Path("benchmarks") / "results" / "papers"
@@ -62,7 +63,7 @@ def of_run(path: Path) -> Raw | None:
     config = yaml.safe_load((path / CONFIG).read_text())
     config.pop("out")  # a place on somebody's machine
     if (path / SUMMARY).exists():
-        environment = json.loads((path / SUMMARY).read_text())["environment"]
+        environment = read_sealed(path / SUMMARY)["environment"]
     else:  # it is not finished, and this is where it runs
         environment = environment_of(read_config(config, str(path)))
     return Raw(config, [*map(thinned, lines)], (path / OUTCOME).exists(), environment)

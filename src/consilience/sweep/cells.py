@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from consilience.config.config import Config, read_config
 from consilience.errors import UserError
-from consilience.experiment.folder import CONFIG, RunFolder, atomic_write, finite_line
+from consilience.experiment.folder import CONFIG, RunFolder, atomic_write
+from consilience.experiment.lines import finite_line
 from consilience.experiment.result import Result
+from consilience.experiment.sealing import read_sealed
 from consilience.report.summary import runs_by_method, summarise
 
 CELL, OUTCOME, ERROR = "cell.json", "outcome.json", "error.txt"
@@ -76,13 +77,13 @@ class Cell:
             for name in (OUTCOME, ERROR):
                 (self.path / name).unlink(missing_ok=True)
             folder.prepare(self.config().resolved().written(), "overwrite")
-            folder.write_json(CELL, self._identity())
+            folder.write_sealed(CELL, self._identity())
 
     def begin(self) -> None:
         """Write down what the cell is."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / CONFIG).exists():
-            RunFolder(self.path).write_json(CELL, self._identity())
+            RunFolder(self.path).write_sealed(CELL, self._identity())
         (self.path / ERROR).unlink(missing_ok=True)
 
     def _identity(self) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class Cell:
 
     def conclude(self, result: Result) -> None:
         """Write down what came out; from now on the cell is finished."""
-        RunFolder(self.path).write_json(OUTCOME, finite_line(outcome_of(result)))
+        RunFolder(self.path).write_sealed(OUTCOME, finite_line(outcome_of(result)))
 
     def outcome(self) -> dict[str, Any] | None:
         """What came out; None where the cell is not finished."""
@@ -134,15 +135,7 @@ def outcome_of(result: Result) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} is damaged: it is not an object")
-    return found
+    return read_sealed(path) if path.exists() else None
 
 
 def _difference(there: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, object, object] | None:

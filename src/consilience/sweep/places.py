@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
-from consilience.errors import Paused, UserError, described, is_interrupt
+from consilience.errors import Paused, UserError, described, interrupt_of
 from consilience.experiment import Arm, Result, resume, run
 from consilience.experiment.folder import CONFIG, RunFolder
 from consilience.experiment.progress import Clock
@@ -113,8 +113,8 @@ def attempt(cell: Cell, tell: Tell, pause: Pause = never) -> str:
     except Paused:
         raise
     except Exception as error:  # whatever it is, the other cells go on
-        if is_interrupt(error):
-            raise KeyboardInterrupt from error
+        if interrupt := interrupt_of(error):
+            raise interrupt from error
         reason = " ".join(str(error).split()) if isinstance(error, UserError) else described(error)
         cell.fail(reason, traceback.format_exc())
         return reason

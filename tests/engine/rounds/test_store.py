@@ -171,6 +171,7 @@ def test_rows_of_another_form_get_a_file_of_their_own_until_they_are_confirmed(t
     other = in_file(tmp_path / "store")
     other.restore(before)
     assert_close(other.load([8]), memories(80), rtol=0, atol=0)
-    kept.snapshot()
-    kept.confirm()
-    assert [one.name for one in tmp_path.iterdir()] == ["store.2"]
+    for there in (["store.1", "store.2"], ["store.2"]):  # the checkpoint before the last counts on its own
+        kept.snapshot()
+        kept.confirm()
+        assert sorted(one.name for one in tmp_path.iterdir()) == there

@@ -170,3 +170,12 @@ def test_what_cannot_be_is_said(monkeypatch):
     monkeypatch.setattr(on_ray, "STAFF", {})
     with pytest.raises(UserError, match="a cluster needs Ray: pip install 'consilience"):
         cs.run("fedavg", **SETTING | ON_RAY)
+
+
+def test_termination_stays_what_it_was_when_ray_joins(monkeypatch):
+    """Ray puts a handler of its own in its place, and leaves it there."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, lambda *_: sys.exit(15)))
+    before = signal.getsignal(signal.SIGTERM)
+    assert on_ray.join("local").ours
+    assert signal.getsignal(signal.SIGTERM) is before

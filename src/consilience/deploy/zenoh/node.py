@@ -158,7 +158,7 @@ class Node:
                 before = self.peer.round
                 heard = self._exchange()
                 if self.peer.round > before:
-                    took, begun = time.perf_counter() - begun, time.perf_counter()
+                    took, begun = max(0.0, time.perf_counter() - begun), time.perf_counter()
                     self._note(before, took, heard)
                 if time.monotonic() - self._stood >= TICK:
                     self._stand()

@@ -15,7 +15,8 @@ import signal
 import sys
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -80,7 +81,9 @@ class Crew:
             answer = line.recv_bytes()
         except (EOFError, OSError) as error:
             raise UserError(
-                "a worker process was killed, probably for want of memory; OMP_NUM_THREADS=1 does without"
+                "a worker process was killed, probably for want of memory: go on when there is more, with "
+                "`consilience resume` where there is a folder (OMP_NUM_THREADS=1 does without such "
+                "processes, but weights may then differ by rounding)"
             ) from error
         if answer != DONE:
             raise RuntimeError(f"in a worker process: {answer.decode()}")
@@ -116,6 +119,7 @@ def _work(line: Connection, others: Sequence[Connection], machines: Sequence[Mac
     for other in others:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted run closes the pipe
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what the command line does is not for members
     torch.set_num_threads(1)
     _keep_memory()
     while True:
@@ -142,3 +146,33 @@ def _work(line: Connection, others: Sequence[Connection], machines: Sequence[Mac
             line.send_bytes(answer)
         except ConnectionError:  # nobody is there to hear it any more
             os._exit(0)
+
+
+def side_by_side(tasks: Sequence[Callable[[], None]], give_up: Callable[[], None] = lambda: None) -> None:
+    """Run tasks at the same time, each on its share of the processor's cores.
+
+    `give_up` is called when one fails, or on an interrupt; it should make the others end.
+    """
+    if len(tasks) < 2:
+        for task in tasks:
+            task()
+        return
+    threads = torch.get_num_threads()
+    each = max(1, threads // len(tasks))
+
+    def alone(task: Callable[[], None]) -> None:
+        torch.set_num_threads(each)  # of this thread
+        task()
+
+    torch.set_num_threads(each)
+    try:
+        with ThreadPoolExecutor(len(tasks)) as workers:
+            running = [workers.submit(alone, task) for task in tasks]
+            try:
+                for done in as_completed(running):
+                    done.result()
+            except BaseException:
+                give_up()
+                raise
+    finally:
+        torch.set_num_threads(threads)

@@ -8,7 +8,6 @@ Machines then run the lanes.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -19,8 +18,9 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.client import Rows, Step
+from consilience.engine.executors.apart import Run, run_here, summed_apart
 from consilience.engine.executors.base import UNLIMITED, Errand, Executor, Outcome, joined
-from consilience.engine.executors.crew import CAN_FORK
+from consilience.engine.executors.crew import CAN_FORK, side_by_side
 from consilience.engine.executors.leaving import Call, Folding, LeaveVmap
 from consilience.engine.executors.machine import Blueprint, Machine
 from consilience.engine.executors.program import CannotRecordError
@@ -33,7 +33,7 @@ from consilience.exchange.device import SequentialFold
 from consilience.learning.batches import Pool
 from consilience.transfer import to_device
 from consilience.tree import Schema
-from consilience.types import IntArray, State
+from consilience.types import State
 
 T = TypeVar("T")
 
@@ -124,8 +124,20 @@ class _Attempt:
     def run(self, places: Sequence[Tensor] | None) -> list[Tensor]:
         """The carries of all jobs after all their steps."""
         workshop, plan = self.fold.workshop, self.plan
+        if self.folding.step.apart and not workshop.pool.targets.is_cuda:
+            one = self._blueprint(1)
+            return summed_apart(
+                workshop,
+                one,
+                plan,
+                self._blank(places),
+                self.carry,
+                self.varying,
+                self.shared,
+                self.fold.workers,
+            )
         shares = pack(plan.steps, self.fold.workers)
-        blueprints = [self._blueprint(own, len(shares)) for own in shares]
+        blueprints = [self._blueprint(self._lanes(own, len(shares))) for own in shares]
         self.widest = max((one.width for one in blueprints), default=1)
         machines = workshop.machines(blueprints)
         tasks = [self._task(*one) for one in zip(machines, shares, strict=True)]
@@ -137,7 +149,7 @@ class _Attempt:
             side_by_side(runs, give_up=crew.kill)
         else:
             result = self._blank(places)
-            side_by_side([partial(task, _run_here, result) for task in tasks])
+            side_by_side([partial(task, run_here, result) for task in tasks])
         return result
 
     def run_one_by_one(self, places: Sequence[Tensor] | None) -> list[Tensor]:
@@ -167,10 +179,15 @@ class _Attempt:
                 place.copy_(value)
         return result
 
-    def _blueprint(self, jobs: Sequence[int], shares: int) -> Blueprint:
-        """What one of the workers needs for its share of the jobs."""
+    def _lanes(self, jobs: Sequence[int], shares: int) -> int:
+        """How many lanes one of the workers needs for its share of the jobs."""
         cohort, folding = self.fold.cohort, self.folding
         usual = -(-cohort.population.lanes(folding.rows, cohort.work) // shares)
+        return lanes_for(self.plan.steps[list(jobs)], self.fold.lanes, usual)
+
+    def _blueprint(self, width: int) -> Blueprint:
+        """What a machine of so many lanes needs, or of as many as fit."""
+        folding = self.folding
         one = Blueprint(
             folding.step,
             folding.carry,
@@ -181,7 +198,7 @@ class _Attempt:
             ),
             Schema.of(tree.unflatten(self.shared)),
             self.plan.rows.shape[1],
-            lanes_for(self.plan.steps[list(jobs)], self.fold.lanes, usual),
+            width,
         )
         return replace(one, width=self.fold.workshop.lanes(one))
 
@@ -212,46 +229,8 @@ class _Attempt:
         return work
 
 
-Run = Callable[[Machine, Tensor, Tensor, Tensor, IntArray], None]
-"""A function that runs a machine on some rows, weights, keys and sizes."""
-
-
-def _run_here(machine: Machine, rows: Tensor, weight: Tensor, keys: Tensor, sizes: IntArray) -> None:
-    machine.run(rows, weight, keys, sizes)
-
-
 def _stacked(tensor: Tensor, dim: int | None, jobs: int) -> Tensor:
     return tensor.expand(jobs, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-
-
-def side_by_side(tasks: Sequence[Callable[[], None]], give_up: Callable[[], None] = lambda: None) -> None:
-    """Run tasks at the same time, each on its share of the processor's cores.
-
-    `give_up` is called when one fails, or on an interrupt; it should make the others end.
-    """
-    if len(tasks) < 2:
-        for task in tasks:
-            task()
-        return
-    threads = torch.get_num_threads()
-    each = max(1, threads // len(tasks))
-
-    def alone(task: Callable[[], None]) -> None:
-        torch.set_num_threads(each)  # of this thread
-        task()
-
-    torch.set_num_threads(each)
-    try:
-        with ThreadPoolExecutor(len(tasks)) as workers:
-            running = [workers.submit(alone, task) for task in tasks]
-            try:
-                for done in as_completed(running):
-                    done.result()
-            except BaseException:
-                give_up()
-                raise
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Batched(Executor):

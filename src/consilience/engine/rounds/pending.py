@@ -53,7 +53,7 @@ class Clock:
     def lap(self, start: float) -> float:
         """The seconds since a start, or since the round before was over if that was later."""
         before, self.done = self.done, time.perf_counter()
-        return self.done - max(start, before)
+        return max(0.0, self.done - max(start, before))  # a clock may be set back
 
 
 @dataclass(frozen=True)

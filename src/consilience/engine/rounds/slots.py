@@ -1,14 +1,15 @@
 """Rows in a file that checkpoints can count on: what one of them confirmed is not written over.
 
 A row lies in a slot. One that is renewed gets another slot, unless it has had one of its own since the last
-checkpoint; slots that neither the checkpoint nor anybody else needs are used again. A checkpoint therefore
-holds where rows lie and a digest of each, and costs what was changed since the one before. Whatever else is
-in the file (of a process that was killed, say) is never looked at.
+checkpoint; slots that neither the last two checkpoints nor anybody else needs are used again. A checkpoint
+therefore holds where rows lie and a digest of each, and costs what was changed since the one before. Whatever
+else is in the file (of a process that was killed, say) is never looked at.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 import tempfile
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.errors import UserError
+from consilience.errors import DamageError, UserError
 from consilience.types import IntArray, State
 
 PIECES = 512
@@ -55,12 +56,11 @@ class Slots:
         self._free: list[int] = []
         self._kept: set[int] = set()  # slots that a checkpoint counts on, or one that is being written
         self._noted: set[int] = set()
+        self._confirmed: set[int] = set()  # those of the last checkpoint that is there
         if path is None:
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            self._file = path.open("r+b", buffering=0)
+            self._file = _opened(path)
 
     @property
     def rows(self) -> IntArray:
@@ -123,16 +123,18 @@ class Slots:
                 "number": torch.from_numpy(rows),
                 "slot": torch.tensor([place.slot for place in places], dtype=torch.int64),
                 "digest": torch.from_numpy(digests.reshape(len(places), -1).copy()),
+                "before": torch.tensor(sorted(self._confirmed), dtype=torch.int64),
             }
         }
 
     def confirm(self) -> None:
-        """Let slots that only earlier checkpoints needed be used again: what was noted last is there."""
-        self._kept = self._noted
+        """Let slots be used again that neither the checkpoint, which is there now, nor the last one needs."""
+        self._kept, self._confirmed = self._noted | self._confirmed, self._noted
         needed = self._kept | {place.slot for place in self._places.values()}
         self._end = max(needed, default=-1) + 1
         self._free = [slot for slot in range(self._end) if slot not in needed]  # in order, so a heap
-        self._file.truncate(self._end * self._size)
+        if self._file.writable():
+            self._file.truncate(self._end * self._size)
 
     def recall(self, noted: Mapping[str, Tensor]) -> None:
         """Go on from what a checkpoint holds."""
@@ -143,9 +145,9 @@ class Slots:
             for row, slot, digest in zip(numbers, slots, digests, strict=True)
         }
         self._unread = set(numbers)
-        self._noted = set(slots)
+        self._noted, self._confirmed = set(slots), set(noted["before"].tolist())
         if os.fstat(self._file.fileno()).st_size < (max(slots, default=-1) + 1) * self._size:
-            raise UserError(f"{self.path} is damaged: it is shorter than the checkpoint says")
+            raise DamageError(f"{self.path} is damaged: it is shorter than the checkpoint says")
         self.confirm()
 
     def _move(
@@ -167,8 +169,18 @@ class Slots:
                 raise UserError(f"{self.path or 'a temporary file'}: {done} of {wanted} bytes; is it full?")
             at += wanted
 
-    def _damaged(self, row: int) -> UserError:
-        return UserError(f"{self.path} is damaged: the digest of row {row} does not match")
+    def _damaged(self, row: int) -> DamageError:
+        return DamageError(f"{self.path} is damaged: the digest of row {row} does not match")
+
+
+def _opened(path: Path) -> io.FileIO:
+    """A file that is made where there is none; on a disk that cannot be written it can still be read."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return path.open("r+b", buffering=0)
+    except OSError:
+        return path.open("rb", buffering=0)
 
 
 def _rows_of(tensors: Mapping[str, Tensor]) -> Iterator[list[memoryview]]:

@@ -12,7 +12,7 @@ import torch
 from consilience import tree
 from consilience.engine.memory import Resident, shown
 from consilience.engine.rounds.slots import Slots
-from consilience.errors import UserError
+from consilience.errors import DamageError
 from consilience.transfer import to_device
 from consilience.types import Booleans, IntArray, State
 
@@ -84,6 +84,7 @@ class Store:
         self._seen: Booleans | None = None  # until a row is kept: there may be very many
         self._kept: Held | Slots | None = None
         self._files = 0  # how many there were: one of other rows must not take the place of another
+        self._confirmed = 0  # which of them the last checkpoint counts on
         self._groups: tuple[str, ...] = ()  # some may be without tensors, and then not in a snapshot
         self._stateless = False  # found out at the first load; initial memories need not be made again
 
@@ -168,11 +169,12 @@ class Store:
         return {"rows": {"number": torch.from_numpy(seen)}, **_named(kept)}
 
     def confirm(self) -> None:
-        """Let what only earlier snapshots needed go: the last one is safe."""
+        """Let what neither the last snapshot needs, which is safe, nor the one before it go."""
         if isinstance(self._kept, Slots):
             self._kept.confirm()
-            for old in filter(None, map(self._file, range(1, self._files))):
+            for old in filter(None, map(self._file, range(1, self._confirmed))):
                 old.unlink(missing_ok=True)
+            self._confirmed = self._files
 
     def restore(self, snapshot: State) -> None:
         """Continue from a snapshot: what was there before is forgotten."""
@@ -187,7 +189,7 @@ class Store:
         self._files = int(noted["file"])
         path = self._file(self._files)
         if path is None or not path.exists():
-            raise UserError(f"{path or 'a file of memories'} is missing, so this run cannot go on")
+            raise DamageError(f"{path or 'a file of memories'} is missing, so this run cannot go on")
         slots = Slots(memories, path)
         slots.recall(noted)
         size = _row_bytes(memories)

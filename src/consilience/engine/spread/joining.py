@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -95,12 +96,13 @@ def _join(cluster: str, count: int | None) -> Joined:
         if not _answers(address):  # Ray would try for a minute and then end this process
             raise UserError(f"cluster: nobody answers at {address}")
         try:
-            ray.init(address=address, **quiet)
+            with _termination_kept():
+                ray.init(address=address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"cluster: {address} is no Ray cluster to join: {said(error)}") from None
         return Joined(ray, now=True, ours=False)
     # Ray starts a process for every core that it is told of.
-    with _environment(ENVIRONMENT if count else {}):
+    with _environment(ENVIRONMENT if count else {}), _termination_kept():
         ray.init(address="local", num_cpus=count or cores(), include_dashboard=False, **quiet)
     atexit.register(ray.shutdown)  # its own way out waits for what workers print
     return Joined(ray, now=True, ours=True)
@@ -115,6 +117,17 @@ def _ray() -> Any | None:
     except ImportError:
         return None
     return ray
+
+
+@contextmanager
+def _termination_kept() -> Iterator[None]:
+    """Within it, Ray may join a cluster: it would leave a handler of its own for SIGTERM in this process."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -1,0 +1,194 @@
+"""A damaged or edited file of a run is refused by name, or makes no difference to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import consilience as cs
+from consilience.config.config import Config
+from consilience.data.dataset import Dataset
+from consilience.errors import UserError
+from consilience.experiment import Listener, resume
+from consilience.experiment import execution as experiment
+from consilience.experiment.drawing import redraw
+from consilience.experiment.folder import CHECKPOINT, CLIENTS, METRICS, PARTITIONS, PREVIOUS, RunFolder
+from consilience.experiment.lines import json_line
+from consilience.experiment.sealing import with_footer
+from consilience.monitor.gathering import Folder
+
+from .damage import FINE, Damage, attack, damages, files_of
+
+LONG = "CONSILIENCE_LONG" in os.environ
+SETTING: dict[str, Any] = {
+    "method": ["scaffold", "fedavg"],
+    "clients": 3,
+    "participation": 2,
+    "rounds": 3,
+    "checkpoint": {"every": 1},
+    "memories": {"resident": "never"},
+}
+
+
+@pytest.fixture(scope="module")
+def unfinished(
+    tmp_path_factory, configure: Callable[..., Config], stop_after: Callable[[int], Listener]
+) -> Path:
+    """A run that was stopped in its second method, when it had saved two checkpoints of that."""
+    path = tmp_path_factory.mktemp("unfinished") / "run"
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(configure(**SETTING), folder=RunFolder(path), listener=stop_after(6))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, configure: Callable[..., Config]) -> Path:
+    path = tmp_path_factory.mktemp("finished") / "run"
+    experiment.run(configure(**SETTING), folder=RunFolder(path))
+    return path
+
+
+@pytest.fixture
+def going_on(blobs: Dataset) -> Callable[[Path], str]:
+    return lambda path: resume(path, data=blobs).digest
+
+
+def everything(path: Path) -> Any:
+    """What readers of a run that has ended make of it."""
+    models = {
+        str(file.relative_to(path)): [value.tolist() for value in cs.load_model(file).state_dict().values()]
+        for file in sorted((path / "weights").rglob("*.safetensors"))
+    }
+    problems = Folder(path).offer().problems
+    if problems:
+        raise UserError(problems[0])
+    return models, [one.name for one in redraw(path)]
+
+
+def tried(folder: Path, scratch: Path, read: Callable[[Path], Any], flips: int, cuts: int) -> Counter[str]:
+    """How often each outcome was seen; all must be fine."""
+    expected, seen = read(shutil.copytree(folder, scratch)), Counter[str]()
+    for damage in damages(folder, random.Random(7), flips=flips, cuts=cuts):
+        verdict, said = attack(folder, scratch, damage, read, expected)
+        assert verdict in FINE, (damage, verdict, said)
+        seen[verdict] += 1
+    return seen
+
+
+def test_an_unfinished_run(unfinished, tmp_path, going_on):
+    assert {METRICS, CLIENTS, CHECKPOINT, PREVIOUS, PARTITIONS, "plan.json", "config.yaml"} <= set(
+        files_of(unfinished)
+    )
+    flips, cuts = (25, 10) if LONG else (2, 1)
+    assert tried(unfinished, tmp_path / "run", going_on, flips, cuts)["refused"] > 0
+
+
+@pytest.mark.parametrize("reader", ["going on", "reading"])
+def test_a_finished_run(reader, finished, tmp_path, going_on):
+    flips, cuts = (25, 10) if LONG else (1, 1)
+    read = going_on if reader == "going on" else everything
+    assert tried(finished, tmp_path / "run", read, flips, cuts)["refused"] > 0
+
+
+@pytest.mark.parametrize("name", [METRICS, CLIENTS])
+def test_an_edited_score_is_noticed_and_the_checkpoint_before_is_offered_where_it_serves(
+    name, unfinished, tmp_path, going_on, blobs
+):
+    path = shutil.copytree(unfinished, tmp_path / "run")
+    whole = going_on(shutil.copytree(unfinished, tmp_path / "whole"))
+    lines = [json.loads(line) for line in (path / name).read_text().splitlines()]
+    edited = lines[-2 if name == METRICS else 0]
+    edited["train_loss"] += 0.001
+    (path / name).write_text("".join(json_line(line) + "\n" for line in lines))
+    with pytest.raises(
+        UserError, match=rf"{name} is damaged or was edited: its \d lines are not those"
+    ) as told:
+        going_on(path)
+    if name == CLIENTS:  # of the first method, which both checkpoints count on
+        assert "there is no earlier checkpoint that what is left would fit" in str(told.value)
+        return
+    assert f"`consilience resume {path} --previous` goes on" in str(told.value)
+    assert resume(path, data=blobs, previous=True).digest == whole
+
+
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before_if_somebody_says_so(
+    unfinished, tmp_path, going_on, blobs
+):
+    path = shutil.copytree(unfinished, tmp_path / "run")
+    whole = going_on(shutil.copytree(unfinished, tmp_path / "whole"))
+    Damage(CHECKPOINT, "cut", 100).on(path)
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*resume .* --previous` goes on"):
+        going_on(path)
+    assert resume(path, data=blobs, previous=True).digest == whole
+    (path / PREVIOUS).unlink()
+    with pytest.raises(UserError, match="has no checkpoint before the last"):
+        resume(path, data=blobs, previous=True)
+
+
+def test_a_run_killed_between_two_checkpoints_goes_on_from_the_first(unfinished, tmp_path, going_on):
+    path = shutil.copytree(unfinished, tmp_path / "run")
+    whole = going_on(shutil.copytree(unfinished, tmp_path / "whole"))
+    (path / CHECKPOINT).unlink()
+    assert going_on(path) == whole
+
+
+def test_memories_of_the_checkpoint_before_are_still_there(tmp_path, configure, stop_after, blobs):
+    config = configure(**{**SETTING, "method": "scaffold", "rounds": 6})
+    whole = experiment.run(config)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config, folder=RunFolder(tmp_path / "run"), listener=stop_after(5))
+    assert resume(tmp_path / "run", data=blobs, previous=True).digest == whole.digest
+
+
+def test_partitions_that_are_damaged_are_written_again_when_they_are_gone(unfinished, tmp_path, going_on):
+    path = shutil.copytree(unfinished, tmp_path / "run")
+    before = (path / PARTITIONS).read_bytes()
+    Damage(PARTITIONS, "flip", 80).on(path)
+    with pytest.raises(UserError, match=r"partitions\.json is damaged.*delete it, and it is written again"):
+        going_on(path)
+    (path / PARTITIONS).unlink()
+    going_on(path)
+    assert (path / PARTITIONS).read_bytes() == before
+
+
+def test_a_configuration_that_was_edited_is_refused_however_well(unfinished, tmp_path, going_on):
+    path = shutil.copytree(unfinished, tmp_path / "run")
+    text = (path / "config.yaml").read_text()
+    edited = yaml.safe_load(text)
+    edited["solver"]["lr"] = 0.2
+    (path / "config.yaml").write_text(yaml.safe_dump(edited))
+    with pytest.raises(
+        UserError, match=r"config\.yaml is damaged or was edited.*takes no other configuration"
+    ):
+        going_on(path)
+    (path / "config.yaml").write_bytes(with_footer(yaml.safe_dump(edited)))
+    with pytest.raises(UserError, match="was made with another configuration"):
+        going_on(path)
+
+
+def test_an_extended_run_has_not_ended_until_it_has(finished, tmp_path, blobs, stop_after):
+    path = shutil.copytree(finished, tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        resume(path, stop_after(1), rounds=5, data=blobs)
+    with pytest.raises(UserError, match="does not hold a run that has ended"):
+        redraw(path)
+    assert Folder(path).offer().problems == []
+    resume(path, data=blobs)
+    assert everything(path)
+
+
+def test_the_monitor_says_that_metrics_were_edited(finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "run")
+    watched = Folder(path)
+    assert watched.offer().problems == []
+    (path / METRICS).write_text((path / METRICS).read_text().replace('accuracy": 0.', 'accuracy": 0.9'))
+    assert f"{path / METRICS} is not as the run left it" in watched.offer().problems
