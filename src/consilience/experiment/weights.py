@@ -18,9 +18,11 @@ from urllib.parse import quote, unquote
 import safetensors
 import safetensors.torch
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from consilience import heads
 from consilience.config.fields import read_model
 from consilience.data.normalising import normalisation
 from consilience.data.stored import whole
@@ -71,8 +73,12 @@ class Origin:
     @classmethod
     def read(cls, text: str) -> Origin:
         """What a file's header says."""
-        fields = json.loads(text)
-        return cls(**{**fields, "shape": tuple(fields["shape"])})
+        origin = TypeAdapter(cls).validate_json(text)
+        if not all(
+            isinstance(getattr(torch, one, None), torch.dtype) for one in (origin.dtype, origin.inputs)
+        ):
+            raise ValueError(f"{origin.dtype[:40]!r} or {origin.inputs[:40]!r} is no type of tensors")
+        return origin
 
     def example(self, rows: int) -> Tensor:
         """Some raw inputs of the right form, always the same, made of noise and not of anybody's data."""
@@ -213,12 +219,7 @@ def load_model(
     """
     place = run.folder if isinstance(run, Result) else Path(run)
     path = find_weights(place, method, setting=setting, seed=seed, client=client)
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            origin = Origin.read(file.metadata()[HEADER])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is no model of a run: {error}") from None
+    origin, tensors = _read(path)
     network = _made_again(origin, model).to(getattr(torch, origin.dtype))
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name in own.keys() & tensors.keys():
@@ -230,6 +231,17 @@ def load_model(
     except RuntimeError as error:
         raise UserError(f"{path} does not fit the model: {' '.join(str(error).split()):.200}") from None
     return Predictor(network, origin).eval()
+
+
+def _read(path: Path, *, tensors: bool = True) -> tuple[Origin, dict[str, Tensor]]:
+    """Where the model in a file comes from and, where they are wanted, its tensors."""
+    try:
+        heads.check_file(path)
+        with safetensors.safe_open(path, "pt") as file:
+            origin = Origin.read(file.metadata()[HEADER])
+            return origin, {name: file.get_tensor(name) for name in (file.keys() if tensors else ())}
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} is no model of a run: {' '.join(str(error).split()):.200}") from None
 
 
 def _made_again(origin: Origin, given: object) -> nn.Module:
@@ -284,8 +296,7 @@ def _numbers(place: Path) -> dict[str, int]:
     """The numbers of clients by their names, of those that have both a name and a model there."""
     found = {}
     for path in sorted(place.glob("client-*.safetensors")):
-        with safetensors.safe_open(path, "pt") as file:
-            origin = Origin.read(file.metadata()[HEADER])
+        origin, _ = _read(path, tensors=False)
         if origin.name and origin.client is not None:
             found[origin.name] = origin.client
     return found
