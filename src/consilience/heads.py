@@ -56,12 +56,14 @@ class Limits:
     length: int
     """Its bytes."""
     tensors: int
+    texts: int
+    """How many names and values stand beside the names of tensors."""
 
 
-MESSAGE = Limits(2**24, 2**15)
-OWN = Limits(100_000_000, 2**20)
+MESSAGE = Limits(2**24, 2**15, 2**4)
+OWN = Limits(100_000_000, 2**20, 2**20)
 """Of files that this project wrote itself, with states of many clients; safetensors reads no longer head."""
-OTHERS = Limits(2**24, 2**16)
+OTHERS = Limits(2**24, 2**16, 2**16)
 """Of files of weights, by whomever."""
 LONGEST_NAME = 2**10
 DIMENSIONS = 64

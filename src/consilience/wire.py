@@ -166,7 +166,8 @@ WRITTEN = re.compile(
 def _decoded(data: bytes, limits: heads.Limits) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         head, start = heads.read_head(data, limits)
-        crowded = head.text.count('", "') > 2 * limits.tensors
+        # Between two texts there is such a mark, and each text can end in one more.
+        crowded = head.text.count('", "') > 2 * (len(head.kinds) + limits.texts)
         if head.key != METADATA or crowded or not WRITTEN.fullmatch(head.text):
             raise ValueError("its metadata are not those of a message")
         metadata = json.loads(head.text)
