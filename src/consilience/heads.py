@@ -119,7 +119,7 @@ def head_of(key: str, text: str, kinds: Mapping[str, Kind], limits: Limits) -> H
     if len(kinds) > limits.tensors:
         raise ValueError(f"{len(kinds):,} tensors are more than the {limits.tensors:,} there may be")
     for name, kind in kinds.items():
-        _check(name, kind)
+        check(name, kind)
     return Head(key, text, dict(sorted(kinds.items(), key=_order)))
 
 
@@ -128,15 +128,15 @@ def _order(named: tuple[str, Kind]) -> tuple[int, str]:
     return CODES[dtype][0], name
 
 
-def _check(name: str, kind: Kind) -> None:
-    """Refuse a tensor that no head may name; ValueError says why."""
+def check(name: str, kind: Kind) -> None:
+    """Refuse a tensor that no head may name; LimitError says why."""
     dtype, shape = kind
     if len(name) > LONGEST_NAME or name == METADATA:
-        raise ValueError(f"{name[:40]!r} is no name of a tensor")
+        raise LimitError(f"{name[:40]!r} is no name of a tensor")
     if dtype not in CODES:
-        raise ValueError(f"{name[:80]!r} has the type {dtype}, which the format does not know")
+        raise LimitError(f"{name[:80]!r} has the type {dtype}, which the format does not know")
     if len(shape) > DIMENSIONS or math.prod(filter(None, shape)) > LARGEST:
-        raise ValueError(f"{name[:80]!r} has a shape that no tensor has")
+        raise LimitError(f"{name[:80]!r} has a shape that no tensor has")
 
 
 def read_head(data: bytes, limits: Limits) -> tuple[Head, int]:

@@ -52,7 +52,10 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             heads.check_file(path)
-            return load_file(path)
+            tensors = load_file(path)
+            for name, value in tensors.items():
+                heads.check(name, (value.dtype, tuple(value.shape)))
+            return tensors
         found = torch.load(path, map_location="cpu", weights_only=True)
     except heads.LimitError as error:
         raise UserError(f"init: {path}: {error}") from None
