@@ -63,7 +63,7 @@ class Limits:
 MESSAGE = Limits(2**24, 2**15, 2**4)
 """The limits of messages."""
 OWN = Limits(100_000_000, 2**20, 2**20)
-"""The limits of files that this project wrote, with many clients' states; safetensors reads no longer head."""
+"""The limits of files that this project wrote, with states of clients; safetensors reads no longer ones."""
 OTHERS = Limits(2**24, 2**16, 2**16)
 """The limits of files of weights, by whomever."""
 LONGEST_NAME = 2**10
