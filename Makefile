@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Nothing is installed whose digest is not in the lock, but for torch: each machine has the build that it needs.
+LOCKED := $(INSTALL) -c requirements.lock
 # On all cores, where pip takes one; tests and most models are never imported, and some files of others are no Python.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib || true
 # Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work. The package sees to
 # it itself, but pytest loads torch before it.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-everywhere lint docs listings notebooks bench clean
+.PHONY: setup demo test test-everywhere lint docs listings notebooks bench wheel lock sbom audit clean
 
 demo: setup
 	$(BIN)/consilience run examples/quickstart.yaml --overwrite
@@ -42,23 +44,44 @@ listings: setup  # what `consilience methods` and docs/methods.md say
 notebooks: setup  # what the cells of docs/notebooks/ show
 	$(BIN)/python tools/run_notebooks.py
 
+wheel: setup  # in dist/; the same bytes from the same sources, wherever and whenever it is built
+	$(BIN)/python -c 'from hatchling.build import build_wheel; print("dist/" + build_wheel("dist"))'
+
+lock: setup  # requirements.lock anew, from constraints.txt and PyPI
+	$(BIN)/python tools/make_lock.py
+
+sbom: setup  # what is installed, as CycloneDX
+	$(BIN)/python tools/make_sbom.py > sbom.cdx.json
+
+audit: setup  # known vulnerabilities of what is pinned; no part of the tests, which must not depend on a network
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@$(BIN)/python tools/audit.py $(VENV)/audit/bin/pip-audit
+
 setup: $(VENV)/.runtime
 
-$(VENV)/.runtime: pyproject.toml constraints.txt
+$(VENV)/.runtime: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consilience needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) pip hatchling editables  # the pip that comes with Python may take twice as long
-	$(INSTALL) torch==2.13.0
-	$(INSTALL) --no-build-isolation -e .
+	# The pip that comes with Python takes no digests from constraints, and twice as long.
+	sed -n '/^pip==/,/[^\\]$$/p' requirements.lock > $(VENV)/pip.txt
+	$(INSTALL) -r $(VENV)/pip.txt
+	$(LOCKED) hatchling editables
+	$(LOCKED) filelock fsspec jinja2 networkx setuptools sympy typing_extensions  # what torch needs
+	$(INSTALL) -c constraints.txt torch==2.13.0
+	$(BIN)/python tools/dependencies.py > $(VENV)/runtime.txt
+	$(LOCKED) -r $(VENV)/runtime.txt
+	$(INSTALL) --no-build-isolation --no-deps -e .
 	$(COMPILE)
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(INSTALL) --no-build-isolation -e '.[dev,docs]'
+	$(BIN)/python tools/dependencies.py dev docs > $(VENV)/dev.txt
+	$(LOCKED) -r $(VENV)/dev.txt
 	# curvlinops names it, but does not import it; transformers and torchmetrics do where it is, and PyPI's needs CUDA.
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision
 	$(COMPILE)
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) dist runs site sbom.cdx.json .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

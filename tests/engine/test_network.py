@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from consilience import tree, wire
+from consilience.algorithms import METHODS
 from consilience.algorithms.dechw import DecHW, DecHWStar
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.local import Local
@@ -279,3 +280,31 @@ def test_what_neighbours_keep_needs_neighbours_that_stay(method):
     with pytest.raises(UserError, match="neighbours stay the same"):
         started(Network(redraw_every=2), ErdosRenyi(p=0.6), method)
     started(Network(), ErdosRenyi(p=0.6), method)
+
+
+DAMAGING = {
+    "awake": Network(),
+    "asleep": Network(wake=(0.9, 0.9)),
+    "forgetting": Network(wake=(0.5, 0.9), staleness=1),
+    "losing": Network(wake=(0.9, 0.9), loss=0.3),
+    "leaving": Network(wake=(0.9, 0.9), leave=0.3, fresh=True),
+    "losing, awake": Network(loss=0.3, leave=0.3),
+}
+
+
+@pytest.mark.parametrize("network", DAMAGING)
+@pytest.mark.parametrize("method", ["fedavg", "dechw", "dechw*", "cfa-ge"])
+def test_a_round_in_which_every_upload_is_rejected_leaves_nodes_as_they_were(method, network):
+    """Nothing is left of such a round but empty lists, whose numbers must be whole ones all the same."""
+    if method == "cfa-ge" and DAMAGING[network].asynchronous:
+        pytest.skip("its nodes must wake together")
+    topology = ErdosRenyi(p=0.9) if "losing" in network else Ring()
+    random = np.random.default_rng(0)
+    inputs, targets = 1e6 * random.normal(size=(60, 4)), random.integers(0, 3, 60)  # one step goes too far
+    huge = Dataset.from_arrays("huge", inputs, targets, inputs[:10], targets[:10], classes=3)
+    changed = scene(DAMAGING[network], topology, dataset=huge, init="common")
+    simulation = simulate(changed, [(METHODS[method](), SGD(1e308))])
+    before = simulation.hub["params"]["weight"].clone()
+    for _ in range(3):
+        assert all(record.diverged for record in simulation.step(evaluate=False))
+    assert torch.equal(simulation.hub["params"]["weight"], before)

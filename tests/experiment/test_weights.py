@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import safetensors
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import consilience as cs
 from consilience.data import load
 from consilience.experiment.exporting import export
+from consilience.learning.warm_start import warm_started
 from consilience.models import MLP, Classifier, ModelSpec
 
 TINY: dict[str, Any] = {
@@ -190,3 +193,53 @@ def test_texts_are_read_with_their_mask(tmp_path: Path):
         loss = nn.functional.cross_entropy(model(data.test_inputs[:]), data.test_targets)
     assert float(loss) == pytest.approx(result.scores["loss"])
     assert export(model, tmp_path / "reader", "torch").exists()
+
+
+def frame(head: str | bytes, body: bytes = b"", length: int | None = None) -> bytes:
+    text = head if isinstance(head, bytes) else head.encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + body
+
+
+def entry(shape: list[int], end: int = 0) -> str:
+    return f'{{"w":{{"dtype":"F32","shape":{shape},"data_offsets":[0,{end}]}}}}'
+
+
+HOSTILE = {
+    "a head of 2^63 bytes": frame("{}", length=2**63),
+    "a head of 17 MB": frame(b" " * (17 * 2**20)),
+    "100,000 tensors": frame("{" + '"w":{},' * 100_000 + '"x":{}}'),
+    "lists": frame('{"w":' + "[[],[]]," * 300_000 + "1}"),
+    "a shape that cannot be": frame(entry([0, 2**62, 2**62])),
+    "a shape beyond 64 bits": frame(entry([2**64])),
+    "more bytes than there are": frame(entry([2**40], 2**42)),
+    "depth": frame("[" * 100_000),
+    "a pickle": b"\x80\x04\x95\x00",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_file_is_one_line(what: str, tmp_path: Path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(HOSTILE[what])
+    with pytest.raises(cs.UserError, match=r"model\.safetensors") as one:
+        cs.load_model(path)
+    with pytest.raises(cs.UserError, match=r"model\.safetensors") as other:
+        warm_started(torch.nn.Linear(1, 1), path)
+    assert all("\n" not in str(error.value) and len(str(error.value)) < 500 for error in (one, other))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dtype": "load"}, {"inputs": "hub"}, {"shape": "x"}, {"seed": []}, {"outputs": None}],
+    ids=str,
+)
+def test_a_header_that_says_something_else_is_one_line(change: dict[str, Any], finished, tmp_path: Path):
+    there = next((finished.path / "weights").rglob("*.safetensors"))
+    with safetensors.safe_open(there, "pt") as file:
+        origin = json.loads(file.metadata()["consilience"])
+    path = tmp_path / "model.safetensors"
+    header = {"consilience": json.dumps({**origin, **change})}
+    save_file(load_file(there), path, header)
+    with pytest.raises(cs.UserError, match="is no model of a run"):
+        cs.load_model(path)

@@ -310,9 +310,13 @@ class Hub:
 
     def _restore(self) -> None:
         found = None if self.file is None else kept.load(self.file, self.terms.run)
-        if found is None:
+        if found is None or self.file is None:
             return
-        parts, fields = found
+        with kept.understood(self.file):
+            self._take_up(*found)
+
+    def _take_up(self, parts: Mapping[str, State], fields: Mapping[str, str]) -> None:
+        """Go on from what a file says."""
         self.state, self._blank = parts["state"], parts["blank"]
         self._said = {int(name[5:]): state for name, state in parts.items() if name.startswith("said ")}
         values = json.loads(fields["progress"])

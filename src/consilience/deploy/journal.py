@@ -58,9 +58,9 @@ def read_status(folder: Path) -> dict[str, Any] | None:
     """How things stand at a member; None where it has written nothing yet."""
     try:
         found: dict[str, Any] = json.loads((folder / STATUS).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return found
+    return found if isinstance(found, dict) else None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from consilience import tree, wire
@@ -43,13 +44,24 @@ def load(path: Path, run: str) -> tuple[dict[str, State], dict[str, str]] | None
         raise UserError(f"{path}: {error}; move it away to begin anew") from None
     if fields.pop("run", None) != run:
         raise UserError(f"{path} belongs to a federation with other terms; move it away to begin anew")
-    groups = {name: fields.pop(name) for name in list(fields) if name.startswith("groups ")}
-    parts = {
-        name.removeprefix("groups "): tree.unflatten({}, filter(None, text.split("\n")))
-        for name, text in groups.items()
-    }
-    for path_of_tensor, value in tensors.items():
-        part, _, name = path_of_tensor.partition(SEPARATOR)
-        group, _, tensor = name.partition("/")
-        parts[part][group][tensor] = value
+    with understood(path):
+        groups = {name: fields.pop(name) for name in list(fields) if name.startswith("groups ")}
+        parts = {
+            name.removeprefix("groups "): tree.unflatten({}, filter(None, text.split("\n")))
+            for name, text in groups.items()
+        }
+        for path_of_tensor, value in tensors.items():
+            part, _, name = path_of_tensor.partition(SEPARATOR)
+            group, _, tensor = name.partition("/")
+            parts[part][group][tensor] = value
     return parts, fields
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Refuse a file by name where what is made of its content cannot be made, although its digest fits."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} is no file of a member ({what:.80}); move it away to begin anew") from None

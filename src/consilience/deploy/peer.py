@@ -371,9 +371,13 @@ class Peer:
 
     def _restore(self) -> None:
         found = None if self.file is None else kept.load(self.file, self.terms.run)
-        if found is None:
+        if found is None or self.file is None:
             return
-        parts, fields = found
+        with kept.understood(self.file):
+            self._take_up(*found)
+
+    def _take_up(self, parts: Mapping[str, State], fields: Mapping[str, str]) -> None:
+        """Go on from what a file says."""
         self.hub, self.memory = parts["hub"], parts["memory"]
         named = {
             kind: {

@@ -252,7 +252,9 @@ class Site:
 
     def _restore(self) -> None:
         found = None if self.file is None else kept.load(self.file, self.terms.run)
-        if found is not None:
+        if found is None or self.file is None:
+            return
+        with kept.understood(self.file):
             parts, fields = {name: self._here(state) for name, state in found[0].items()}, found[1]
             self.model, self.memory, self._down = parts["model"], parts["memory"], parts["down"]
             self._pending, self._answered = parts.get("pending"), int(fields["answered"])

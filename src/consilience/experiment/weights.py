@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from urllib.parse import quote, unquote
 import safetensors
 import safetensors.torch
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from consilience import heads
 from consilience.config.fields import read_model
 from consilience.data.normalising import normalisation
 from consilience.data.stored import whole
@@ -73,8 +76,12 @@ class Origin:
     @classmethod
     def read(cls, text: str) -> Origin:
         """What a file's header says."""
-        fields = json.loads(text)
-        return cls(**{**fields, "shape": tuple(fields["shape"])})
+        origin = TypeAdapter(cls).validate_json(text)
+        if not all(
+            isinstance(getattr(torch, one, None), torch.dtype) for one in (origin.dtype, origin.inputs)
+        ):
+            raise ValueError(f"{origin.dtype[:40]!r} or {origin.inputs[:40]!r} is no type of tensors")
+        return origin
 
     def example(self, rows: int) -> Tensor:
         """Some raw inputs of the right form, always the same, made of noise and not of anybody's data."""
@@ -164,17 +171,31 @@ def _digest(metadata: dict[str, str], layout: dict[str, Any], tensors: bytes) ->
 
 def _read(path: Path) -> tuple[Origin, dict[str, Tensor]]:
     """Where the model in a file comes from, and its tensors, once the digest is checked."""
-    try:
+    with _refusing(path):
         data = path.read_bytes()
         tensors = safetensors.torch.load(data)
         metadata, layout, rest = _apart(data)
         seal = metadata.pop(SEAL)
         origin = Origin.read(metadata[HEADER])
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no model of a run, or damaged: {described(error)}") from None
     if seal != _digest(metadata, layout, rest):
         raise DamageError(f"{path} is damaged: its digest is not that of what it holds")
     return origin, tensors
+
+
+def _origin(path: Path) -> Origin:
+    """Where the model in a file comes from, by its header alone."""
+    with _refusing(path), safetensors.safe_open(path, "pt") as file:
+        return Origin.read(file.metadata()[HEADER])
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Within it, a file of weights is read, once its head is known to be of a sound size and form."""
+    try:
+        heads.check_file(path)
+        yield
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} is no model of a run, or damaged: {described(error):.200}") from None
 
 
 def _common(arm: Arm) -> dict[str, Any]:
@@ -313,11 +334,7 @@ def _numbers(place: Path) -> dict[str, int]:
     """The numbers of clients by their names, of those that have both a name and a model there."""
     found = {}
     for path in sorted(place.glob("client-*.safetensors")):
-        try:
-            with safetensors.safe_open(path, "pt") as file:
-                origin = Origin.read(file.metadata()[HEADER])
-        except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is no model of a run, or damaged: {described(error)}") from None
+        origin = _origin(path)
         if origin.name and origin.client is not None:
             found[origin.name] = origin.client
     return found

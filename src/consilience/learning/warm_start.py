@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from consilience import heads
 from consilience.errors import UserError
 from consilience.learning.layers import copied
 
@@ -50,8 +51,14 @@ def _read(path: Path) -> dict[str, Tensor]:
     path = _readable(path)
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            heads.check_file(path)
+            tensors = load_file(path)
+            for name, value in tensors.items():
+                heads.check(name, (value.dtype, tuple(value.shape)))
+            return tensors
         found = torch.load(path, map_location="cpu", weights_only=True)
+    except heads.LimitError as error:
+        raise UserError(f"init: {path}: {error}") from None
     except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError, ValueError):
         raise UserError(
             f"init: {path} is neither safetensors nor a state dict of plain tensors, as "

@@ -166,5 +166,5 @@ def _read(file: Path) -> dict[int, int]:
         return {int(site): int(node) for site, node in json.loads(file.read_text()).items()}
     except FileNotFoundError:
         return {}
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise UserError(f"{file} is damaged; move it away to learn anew who is who") from None

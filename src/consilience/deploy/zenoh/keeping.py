@@ -30,10 +30,14 @@ def save_said(folder: Path, run: str, number: int, said: Mapping[int, bytes]) ->
 
 def load_said(folder: Path, run: str, number: int) -> dict[int, bytes] | None:
     """The messages of an exchange that were kept, by receiver; None where they were not."""
-    found = kept.load(_said_file(folder, number), run)
-    if found is None or int(found[1]["number"]) != number:
+    path = _said_file(folder, number)
+    found = kept.load(path, run)
+    if found is None:
         return None
     parts, fields = found
-    data = {place: bytes(state["bytes"]["all"].numpy()) for place, state in parts.items()}
-    whose = [one.split(":") for one in fields["whose"].split(",") if one]
-    return {int(node): data[place] for node, place in whose}
+    with kept.understood(path):
+        if int(fields["number"]) != number:
+            return None
+        data = {place: bytes(state["bytes"]["all"].numpy()) for place, state in parts.items()}
+        whose = [one.split(":") for one in fields["whose"].split(",") if one]
+        return {int(node): data[place] for node, place in whose}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,9 @@ from consilience.errors import UserError
 LOG = logging.getLogger("consilience")
 KEPT = 2
 """The number of exchanges whose messages are kept, for those who have not got them."""
+
+NUMBER = re.compile(r"[0-9]{1,11}")
+"""How a number stands in a key."""
 
 Pieces = list[tuple[bytes, bytes]]
 
@@ -178,7 +182,7 @@ class Link:
 
     def _lives(self, sample: zenoh.Sample) -> None:
         _, run, node, _, incarnation = str(sample.key_expr).split("/")
-        if not incarnation.isdigit():
+        if not NUMBER.fullmatch(incarnation):
             return
         if run != self._terms.run:
             if sample.kind == zenoh.SampleKind.PUT:
@@ -199,7 +203,7 @@ class Link:
             if what == WORD:
                 word = read_word(data, self._terms, node, self._number)
                 self._heard(word, self._mailbox.tell(word))
-            elif what.isdigit() and len(what) < 12:
+            elif NUMBER.fullmatch(what):
                 self._mailbox.take(node, int(what), b"" if attached is None else attached.to_bytes(), data)
             else:
                 raise RefusedError(f"{what[:40]!r} is no exchange")
