@@ -29,6 +29,8 @@ CHECKPOINT, PARTITIONS, PLAN = "checkpoint.safetensors", "partitions.json", "pla
 CHECKPOINT_FIELDS = ("arm", "metrics", "clients", "config", "model", "rounds", "base")
 STATES, WEIGHTS, MEMORIES = "states", "weights", "memories"
 """Whole states of methods that have ended, from which a run goes on; plain models; what clients remember."""
+EARLY = "early"
+"""Lines and checkpoints of methods that were begun before their turn."""
 TRACKING = "tracking.json"
 """What tells a run apart for trackers."""
 SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT = "sweep.png", "nodes.png", "map.png", "coordinates.png"
@@ -59,6 +61,16 @@ class Checkpoint:
     """How many rounds the run is to have."""
     base: int = 0
     """How many it had before it was given more: arms that have no state here begin with theirs of then."""
+
+    def check(self, config: str, model: str, path: Path) -> None:
+        """Refuse to go on with another configuration or model than those whose digests are given."""
+        if self.config != config:
+            raise UserError(f"{path} was made with another configuration; restore its {CONFIG}")
+        if self.model != model:
+            raise UserError(
+                f"{path} was made with another model: its layers, or the weights that are not trained, differ "
+                "from this one's"
+            )
 
 
 PLACE = ("workers", "cluster")
@@ -114,7 +126,7 @@ class RunFolder:
         plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
         for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, *plots, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        for name in (STATES, WEIGHTS, MEMORIES, tensorboard.FOLDER):
+        for name in (STATES, WEIGHTS, MEMORIES, EARLY, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
@@ -197,6 +209,16 @@ class RunFolder:
     def memories(self, label: str) -> Path:
         """Where the memories of a method's clients lie if they are kept in files, but for their endings."""
         return self.path / MEMORIES / quote(label, safe="=,+")
+
+    def early(self, label: str) -> RunFolder:
+        """The lines and the checkpoint of a method that was begun before its turn, as those of a run."""
+        return RunFolder(self.path / EARLY / quote(label, safe="=,+"))
+
+    def forget_early(self, label: str) -> None:
+        """Delete what was kept of a method before its turn."""
+        shutil.rmtree(self.early(label).path, ignore_errors=True)
+        if (self.path / EARLY).exists() and not any((self.path / EARLY).iterdir()):
+            (self.path / EARLY).rmdir()
 
     def forget_states(self, rounds: int) -> None:
         """Delete the states of shorter runs, from which this one has gone on."""

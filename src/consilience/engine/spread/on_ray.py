@@ -16,6 +16,9 @@ import torch
 from consilience.engine.determinism import Precision
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.spread.executor import Workers
+from consilience.engine.spread.journey import Hands
+from consilience.engine.spread.leg import Leg, Ran, Runner
+from consilience.engine.spread.leg import Make as MakeSome
 from consilience.engine.spread.worker import Arrays, Done, Part, Worker
 from consilience.errors import UserError
 
@@ -79,6 +82,55 @@ class RayWorkers(Workers):
     def close(self) -> None:
         for actor in self._staff.hired:
             actor.forget.remote(self._world)
+        self._staff.rest()
+
+
+class RayHands(Hands):
+    """Actors of a cluster that run whole replicas.
+
+    Args:
+        staff: The actors.
+    """
+
+    def __init__(self, staff: Staff) -> None:
+        self._staff = staff
+        self._asked: dict[Any, Any] = {}
+        """Who is to answer, by what will tell."""
+
+    def there(self) -> list[Any]:
+        return self._staff.at_work()
+
+    def expected(self) -> int:
+        self._staff.hire()
+        return max(1, len(self._staff.hired))
+
+    def hand_out(self, make: MakeSome, precision: Precision) -> Any:
+        return self._staff.ray.put((make, precision))
+
+    def ask(self, worker: Any, leg: Leg, made: Any, start: Arrays | None) -> Any:
+        asked = worker.run.remote(leg, [made], start)
+        self._asked[asked] = worker
+        return asked
+
+    def answers(self, *, wait: bool) -> list[tuple[Any, Ran | None]]:
+        ray = self._staff.ray
+        ready, _ = ray.wait(list(self._asked), num_returns=1, timeout=None if wait else 0)
+        found: list[tuple[Any, Ran | None]] = []
+        for one in ready:
+            worker = self._asked.pop(one)
+            try:
+                found.append((one, ray.get(one)))
+            except ray.exceptions.RayTaskError as error:
+                raise _retold(error) from None
+            except ray.exceptions.RayError as error:  # the actor or its machine is gone
+                self._staff.lose(worker, error)
+                found.append((one, None))
+        return found
+
+    def forget(self, worker: Any, course: int) -> None:
+        worker.leave.remote(course)
+
+    def close(self) -> None:
         self._staff.rest()
 
 
@@ -179,6 +231,7 @@ class _Actor:
         torch.set_num_threads(1)
         self._world = -1
         self._worker: Worker | None = None
+        self._runner = Runner()
 
     def there(self) -> int:
         """Say that it is there: the number of its process."""
@@ -191,6 +244,16 @@ class _Actor:
     def carry_out(self, world: int, made: list[Any], part: Part, alike: dict[int, Arrays]) -> Done:
         """What some jobs did in a world."""
         return self._in(world, made).carry_out(part, alike)
+
+    def run(self, leg: Leg, made: list[Any], start: Arrays | None) -> Ran:
+        """Run rounds of whole replicas."""
+        import ray
+
+        return self._runner.run(leg, lambda: ray.get(made[0]), start)
+
+    def leave(self, course: int) -> None:
+        """Drop replicas."""
+        self._runner.forget(course)
 
     def _in(self, world: int, made: list[Any]) -> Worker:
         if self._worker is None or self._world != world:
