@@ -203,7 +203,9 @@ def spread(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]], here: Exe
 
 
 def at_worker(scene: Scene) -> Scene:
-    """The scene as a worker simulates it, or who has let workers run its rounds."""
+    """The scene as a single process simulates it: a worker, or who has let workers run its rounds."""
+    if not scene.executor.startswith("ray"):
+        return scene
     # What a process has is its own business: workers find out themselves.
     return replace(scene, executor=_at_a_worker(scene.executor), memory=None)
 

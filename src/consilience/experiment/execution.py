@@ -6,13 +6,14 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from consilience import tree
 from consilience.config import Config
-from consilience.engine.build import simulate, simulate_elsewhere
+from consilience.engine.build import at_worker, simulate, simulate_elsewhere
 from consilience.engine.determinism import repeatable
 from consilience.engine.memory import bounded, read_size
 from consilience.engine.rounds.pending import Pending
@@ -194,7 +195,8 @@ class _Run:
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients if checkpoint else 0)
         for arm in self.arms[: checkpoint.arm if checkpoint else 0]:
             state = self.folder.load_state(arm.name, self.config.length)
-            with self._begun(arm, state) as (simulation, stopped):
+            alone = replace(arm, scene=at_worker(arm.scene))  # nobody else is needed to look at its models
+            with self._begun(alone, state) as (simulation, stopped):
                 self.models[arm.name] = final_models(simulation, stopped)
         return checkpoint
 

@@ -69,6 +69,29 @@ def test_workers_are_killed_in_mid_round_again_and_again(monkeypatch, caplog):
     assert caplog.text.count("was lost, and its work is done again") >= KILLS
 
 
+SEVERAL = {"seeds": [0, 1, 2], "rounds": 6, "checkpoint": {"every": 2}}
+
+
+def test_workers_are_killed_while_they_run_whole_replicas(monkeypatch, caplog):
+    """Three seeds of each of two methods on two workers, of which one is killed now and then."""
+    staff = on_ray.staff_of("local", 2, gpu=False)
+    wait, killed = staff.ray.wait, []
+
+    def kill_one_first(asked, **options):
+        alive = [process for process in staff.processes.values() if process not in killed]
+        if "num_returns" in options and len(asked) == 4 and len(alive) == 2 and len(killed) < KILLS // 2:
+            killed.append(alive[len(killed) % 2])
+            os.kill(killed[-1], signal.SIGKILL)
+        return wait(asked, **options)
+
+    monkeypatch.setattr(staff.ray, "wait", kill_one_first)
+    monkeypatch.setattr(on_ray.RayWorkers, "carry_out", None)  # nobody's clients are dealt
+    found = cs.run(["fedavg", "scaffold"], **SETTING | ON_RAY | SEVERAL)
+    assert len(killed) == KILLS // 2
+    assert found.digest == cs.run(["fedavg", "scaffold"], executor="sequential", **SETTING | SEVERAL).digest
+    assert caplog.text.count("was lost, and its work is done again") >= len(killed)
+
+
 def test_lanes_on_workers_round_as_lanes_do():
     on_ray = cs.run("fedavg", **SETTING | ON_RAY | {"executor": "ray", "dtype": "float64", "rounds": 2})
     here = cs.run("fedavg", **SETTING | {"executor": "sequential", "dtype": "float64", "rounds": 2})
