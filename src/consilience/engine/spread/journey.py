@@ -167,7 +167,7 @@ class Dispatch:
         homeless = [course for course in self.courses if course.worker is None and course.idle]
         there = self.hands.there() if homeless else []
         for course in homeless:
-            busy = [sum(other.worker is one and not other.over for other in self.courses) for one in there]
+            busy = [sum(other.worker == one and not other.over for other in self.courses) for one in there]
             least = min(range(len(there)), key=busy.__getitem__)
             # Others can wait until a worker is free.
             if busy[least] == 0 or course.urgent:

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,32 +52,28 @@ class RayWorkers(Workers):
         for actor in staff.hired:
             actor.settle.remote(self._world, [self._made])
 
-    def count(self) -> int:
-        return len(self._staff.at_work())
+    def there(self) -> list[Any]:
+        return self._staff.at_work()
 
-    def carry_out(self, parts: Sequence[Part], alike: dict[int, Arrays]) -> list[Done]:
+    def carry_out(self, parts: Mapping[Any, Part], alike: dict[int, Arrays]) -> dict[Any, Done]:
         ray = self._staff.ray
         told = ray.put(alike)
-        done: dict[int, Done] = {}
-        running: dict[Any, tuple[int, Any]] = {}
-        waiting = list(range(len(parts)))
-        while len(done) < len(parts):
-            actors = self._staff.at_work() if waiting else []
-            for turn, number in enumerate(waiting):
-                actor = actors[turn % len(actors)]
-                asked = actor.carry_out.remote(self._world, [self._made], parts[number], told)
-                running[asked] = (number, actor)
-            waiting = []
+        running = {
+            actor.carry_out.remote(self._world, [self._made], part, told): actor
+            for actor, part in parts.items()
+        }
+        done: dict[Any, Done] = {}
+        while running:
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
-            number, actor = running.pop(ready)
+            actor = running.pop(ready)
             try:
-                done[number] = ray.get(ready)
+                answer = ray.get(ready)
+                done |= {} if answer is None else {actor: answer}
             except ray.exceptions.RayTaskError as error:
                 raise _retold(error) from None
             except ray.exceptions.RayError as error:  # the actor or its machine is gone
                 self._staff.lose(actor, error)
-                waiting.append(number)
-        return [done[number] for number in range(len(parts))]
+        return done
 
     def close(self) -> None:
         for actor in self._staff.hired:
@@ -241,7 +237,7 @@ class _Actor:
         """Make a world, so that it is there when it is needed."""
         self._in(world, made)
 
-    def carry_out(self, world: int, made: list[Any], part: Part, alike: dict[int, Arrays]) -> Done:
+    def carry_out(self, world: int, made: list[Any], part: Part, alike: dict[int, Arrays]) -> Done | None:
         """What some jobs did in a world."""
         return self._in(world, made).carry_out(part, alike)
 
