@@ -10,13 +10,25 @@ import pytest
 import torch
 
 from consilience.algorithms import METHODS
+from consilience.engine.executors.base import Errand
+from consilience.engine.executors.sequential import Sequential
 from consilience.engine.rounds.simulation import Simulation
-from consilience.engine.spread import kept
+from consilience.engine.spread import executor, kept
 from consilience.engine.spread.executor import Spread
 from consilience.engine.spread.worker import Arrays, Done, Part, Worker, gathered, packed, unpacked
+from consilience.exchange import cohort
+from consilience.exchange.cohort import Cohort, Job, LocalWork
 from consilience.graphs import Ring, Star
 from consilience.testing import prepare
-from consilience.testing.federation import Layout, assert_same, play, simulation_of, state_of
+from consilience.testing.federation import (
+    SIZES,
+    Layout,
+    assert_same,
+    play,
+    ragged_partition,
+    simulation_of,
+    state_of,
+)
 
 AT_SERVERS = ["fedavg", "scaffold", "fedcurv", "hwa", "fagh", "fedlin", "moon", "pfedme", "giant", "fedma"]
 AMONG_PEERS = ["dechw", "cfa-ge", "desa", "gradient-tracking"]
@@ -153,6 +165,51 @@ def test_nobody_trusts_memories_that_have_changed_since():
         one.step(evaluate=False)
     assert sum(map(sent, here.exchanges[-1].values())) == 5
     assert_same(state_of(alone), state_of(simulation), "after a return")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_test_set_is_scored_in_pieces_as_at_once(seeds, monkeypatch):
+    """Sums of batches are added in order, so the number of workers does not show, nor does one that dies."""
+    monkeypatch.setattr(cohort, "TEST_ROWS", 2)  # five batches, the last one short
+    subject = prepare(METHODS["fedavg"]())
+    layout = Layout(partitions={seed: ragged_partition(SIZES, seed) for seed in range(seeds)})
+
+    def make() -> Simulation:
+        return simulation_of(subject, layout)
+
+    alone = make()
+    expected = [one.scores for one in alone.step()]
+    for count in (2, 4, 5):
+        simulation, here = spread(make, count)
+        simulation.step(evaluate=False)
+        assert not any(part.batches for part in here.parts)
+        monkeypatch.setattr(executor, "SPEED", {"cpu": 1e-9})  # so that it pays
+        here.deadly = {len(here.exchanges) + 1: 1}
+        assert simulation.evaluate() == expected
+        pieces = [part for part in here.parts if part.batches]
+        if count // seeds > 1:
+            assert len(pieces) == 1 + seeds * (count // seeds)  # one is scored again
+        monkeypatch.setattr(executor, "SPEED", {"cpu": 2e10})
+
+
+def test_a_test_set_is_scored_in_pieces_where_that_pays():
+    """An MLP with 10 million weights takes 20 million operations a row, and some hidden units take few."""
+
+    def pieces(rows: int, operations: float, model: int, workers: int) -> int:
+        here = type("Some", (), {"there": lambda self: range(workers)})()
+        jobs = (Job(0, 0, 0, np.arange(3), np.arange(0)),)
+        some = Cohort(jobs, 0, LocalWork(1, None, 4), torch.device("cpu"), np.arange(rows))
+        one = Spread(Sequential(pool), here)
+        states = [{}, {"params": {"w": torch.zeros(1, model)}}]
+        errand = Errand(lambda fold, given: ({}, {}), order="test", operations=lambda: int(operations))
+        return one._pieces(some, errand, states)
+
+    pool = simulation_of(prepare(METHODS["fedavg"]()), Layout()).world.pool
+    assert pieces(10_000, 2e7, 10_000_000, 8) == 8
+    assert pieces(10_000, 2e7, 10_000_000, 64) == 10  # as many as there are batches
+    assert pieces(10_000, 1e4, 5_000, 8) == 1
+    assert pieces(10_000, 1e5, 500_000_000, 8) == 1  # it would take longer to send the model
+    assert pieces(500, 2e9, 1_000_000, 8) == 1  # a single batch
 
 
 def test_outcomes_come_back_in_the_order_of_jobs():

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from consilience.engine.determinism import Precision, repeatable
-from consilience.engine.executors.base import Order, Outcome
+from consilience.engine.executors.base import Order, Outcome, joined
 from consilience.engine.rounds.exchange import renewed, rows_of
 from consilience.engine.rounds.simulation import Simulation
 from consilience.transfer import to_device
@@ -47,6 +47,8 @@ class Part:
     """Those under which it is to keep the new ones."""
     dropped: tuple[int, ...] = ()
     """Those of memories that it need not keep any longer."""
+    batches: tuple[int, ...] = ()
+    """Which batches of the test set a single job is about, where not all; each has an outcome of its own."""
 
     def of(self, rows: Sequence[int]) -> Part:
         """The part of some of the jobs."""
@@ -105,13 +107,11 @@ class Worker:
             own = {**own, errand.remembered: self._recalled(part, own.get(errand.remembered, {}))}
         states |= {number: unpacked(one, world.device) for number, one in own.items()}
         cohort = world.cohort(part.jobs, part.round, part.hosts)
+        given = [states[number] for number in sorted(states)]
+        shared = [unpacked(one, world.device) for one in part.shared]
+        some = [cohort.on_test_batch(number) for number in part.batches] or [cohort]
         with repeatable(world.device, self._precision):
-            outcome = world.executor.clients(
-                cohort,
-                errand,
-                [states[number] for number in sorted(states)],
-                shared=[unpacked(one, world.device) for one in part.shared],
-            )
+            outcome = joined([world.executor.clients(one, errand, given, shared=shared) for one in some])
         if errand.remembered is not None and part.marks:
             new = packed(renewed(states[errand.remembered], outcome))
             for row, mark in enumerate(part.marks):
