@@ -102,7 +102,9 @@ def test_a_run_that_is_killed_goes_on_with_other_workers(
     assert harvest(tmp_path / "run") == at_home()
 
 
-def test_what_was_done_early_serves_a_single_process(at_home, abroad, configure, harvest, tmp_path, stop_after):
+def test_what_was_done_early_serves_a_single_process(
+    at_home, abroad, configure, harvest, tmp_path, stop_after
+):
     """Two workers: the second method has begun when the first is interrupted."""
     with pytest.raises(KeyboardInterrupt):
         abroad(2, listener=stop_after(5))
@@ -137,7 +139,9 @@ def test_replicas_that_stop_stop_where_they_would(
 ):
     changes = {"seeds": [0, 1], "stop_when": {"accuracy": 0.6}}
     home, seen = tmp_path / "home", ([], [])
-    given = [lambda state, to=to: to.append(float(state.models["params"]["body.1.weight"].sum())) for to in seen]
+    given = [
+        lambda state, to=to: to.append(float(state.models["params"]["body.1.weight"].sum())) for to in seen
+    ]
     config = configure(**SETTING | changes, executor="sequential")
     experiment.run(config, folder=RunFolder(home), on_round=given[:1] if functions else ())
     abroad(2, functions=given[1:] if functions else (), **changes)

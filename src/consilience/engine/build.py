@@ -138,7 +138,9 @@ def _setting(
     task = task_of(scene, scene.device)
     given, variants = variants, fitted(scene.dataset, task, variants)
     replicas = _replicas(scene, len(variants))
-    if only is not None:  # numbers stay those of all variants: one alone would be no hole, and round otherwise
+    if (
+        only is not None
+    ):  # numbers stay those of all variants: one alone would be no hole, and round otherwise
         replicas = tuple(replicas[number] for number in only)
     method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
     solver, solver_numbers = sweeping.merge_variants([s for _, s in variants], scene.dtype, scene.device)

@@ -1,7 +1,7 @@
 """Arms whose replicas are whole at workers, and those of them that have begun before their turn.
 
-What such an arm has done so far lies beside the run's own files, as the lines and the checkpoint of a run of its
-own. When its turn comes the lines go where those of one process would have been.
+What such an arm has done so far lies beside the run's own files, as the lines and the checkpoint of a run of
+its own. When its turn comes the lines go where those of one process would have been.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Early:
         self._arms, self._folder, self._seal, self._watched = arms, folder, seal, watched
         self._dispatches: dict[object, Dispatch] = {}
         self._begun: dict[int, tuple[Journey, Done]] = {}
+        self._in_files = functools.cache(lambda number: _in_files(arms[number]))
 
     def is_whole(self, number: int) -> bool:
         """Whether workers run an arm's replicas whole.
@@ -68,7 +69,7 @@ class Early:
         replicas as there are workers. Memories that are kept in files stay with the files.
         """
         arm = self._arms[number]
-        if not arm.scene.executor.startswith("ray") or _in_files(arm):
+        if not arm.scene.executor.startswith("ray") or self._in_files(number):
             return False
         together = len(_loads(arm))
         for other in self._arms[number + 1 :]:
@@ -197,7 +198,9 @@ def _loads(arm: Arm) -> IntArray:
     """[replicas] how many steps there are to do for each, roughly."""
     work = arm.scene.work
     steps = [
-        work.count(np.array([len(shard) for shard in part.shards], dtype=np.int64), work.steps or work.epochs or 1)
+        work.count(
+            np.array([len(shard) for shard in part.shards], dtype=np.int64), work.steps or work.epochs or 1
+        )
         for part in arm.scene.partitions.values()
     ]
     return np.array([max(1, int(own.sum())) for own in steps] * len(arm.variants), dtype=np.int64)

@@ -19,7 +19,6 @@ from consilience.engine.memory import bounded, read_size
 from consilience.engine.rounds.pending import Pending
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.spread.journey import Journey
-from consilience.errors import UserError
 from consilience.experiment.early import Early, pace_of
 from consilience.experiment.folder import (
     CLIENTS,
@@ -212,6 +211,8 @@ class _Run:
             ahead = int(simulation.world.device.type == "cuda" and not watched)
             begun = list[Pending]()
             while simulation.round < config.rounds and len(stopped) < len(simulation.world.replicas):
+                if journey:
+                    self.early.go_on(number, self._beginning)
                 evaluate = pace.evaluates(simulation.round + 1)
                 begun.append(simulation.advance(evaluate=evaluate, trained=pace.trained))
                 stop = pace.keeps(simulation.round)
@@ -220,8 +221,6 @@ class _Run:
                 if stop and simulation.round < config.rounds:
                     self._checkpoint(number, tree.flatten({**simulation.snapshot(), **kept_of(stopped)}))
                     simulation.confirm()
-                if journey:
-                    self.early.go_on(number, self._beginning)
             if config.evaluate.clients:
                 self.listener.evaluating_clients(arm)
                 scores = [client_line(arm, line) for line in final_clients(simulation, stopped)]
@@ -236,7 +235,7 @@ class _Run:
     def _caught_up(
         self, number: int, state: dict[str, torch.Tensor]
     ) -> tuple[Journey | None, dict[str, torch.Tensor]]:
-        """The journey of an arm whose replicas are at workers, and its state; what it did before is written."""
+        """The journey of an arm that is at workers, and its state; what it did before its turn is written."""
         journey, done = self.early.turn(number)
         if done.kept:
             self._write_down(number, done.lines[: done.kept])

@@ -68,8 +68,8 @@ class Checkpoint:
             raise UserError(f"{path} was made with another configuration; restore its {CONFIG}")
         if self.model != model:
             raise UserError(
-                f"{path} was made with another model: its layers, or the weights that are not trained, differ "
-                "from this one's"
+                f"{path} was made with another model: its layers, or the weights that are not "
+                "trained, differ from this one's"
             )
 
 

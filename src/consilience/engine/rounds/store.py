@@ -109,9 +109,7 @@ class Store:
         """What somebody else who keeps the same memories of some clients knows them by; 0: nobody does."""
         return tuple(self._marks.get(row, 0) for row in rows.tolist())
 
-    def save(
-        self, rows: Sequence[int] | IntArray, memories: State, marks: Sequence[int] = ()
-    ) -> None:
+    def save(self, rows: Sequence[int] | IntArray, memories: State, marks: Sequence[int] = ()) -> None:
         """Keep the memories of some clients; `marks`: what somebody else who keeps them knows them by."""
         wanted = np.asarray(rows, dtype=np.int64)
         for row, mark in zip(wanted.tolist(), marks or [0] * len(wanted), strict=True):

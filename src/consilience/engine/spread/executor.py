@@ -32,7 +32,7 @@ class Workers(Protocol):
         """Those that are at work now; at least one."""
 
     def carry_out(self, parts: Mapping[Hashable, Part], alike: dict[int, Arrays]) -> dict[Hashable, Done]:
-        """What the jobs of each worker's part did; without those who are lost, or have lost what they kept."""
+        """What the jobs of each worker's part did; nothing of who is lost, or has lost what it kept."""
 
     def close(self) -> None:
         """Let the workers go."""
@@ -146,13 +146,14 @@ class Spread(Executor):
         for job in range(len(cohort.jobs)):
             total = tree.index(start, job)
             for own in ranges:
-                done = found[job, own]
-                batches = unpacked(done.uploads, cohort.device)
-                for number in range(len(done.arrived)):
+                batches = unpacked(found[job, own].uploads, cohort.device)
+                for number in range(len(own)):
                     one = tree.index(batches, number)
                     total = {group: tree.add(params, one[group]) for group, params in total.items()}
             sums.append(total)
-        arrived = [all(d.arrived.all() for (one, _), d in found.items() if one == job) for job in range(len(sums))]
+        arrived = [
+            all(d.arrived.all() for (one, _), d in found.items() if one == job) for job in range(len(sums))
+        ]
         return Outcome(tree.stack(sums), {}, to_device(np.array(arrived), cohort.device), {})
 
     def _shares(
@@ -167,17 +168,18 @@ class Spread(Executor):
 
     def _part(self, whole: Part, errand: Errand, worker: Hashable, rows: Sequence[int]) -> Part:
         """The part of some jobs that a worker does; memories that it has are left out."""
-        part = whole.of(rows)
         number = errand.remembered
         if number is None or not errand.marks:
-            return part
+            return whole.of(rows)
+        memories = whole.own[number]
+        others = {other: one for other, one in whole.own.items() if other != number}
+        part = replace(whole, own=others).of(rows)
         dropped = self._kept.dropped(worker)  # before there is more to be dropped
         before = [errand.marks[row] for row in rows]
         known = tuple(mark if mark and self._kept.holder(mark) == worker else 0 for mark in before)
-        memories = part.own[number]
         size = sum(value[:1].nbytes for params in memories.values() for value in params.values())
         marks = self._kept.renew(worker, before, size)
-        sent = of_rows(memories, [place for place, mark in enumerate(known) if not mark])
+        sent = of_rows(memories, [row for row, mark in zip(rows, known, strict=True) if not mark])
         own = {**part.own, number: sent}
         return replace(part, own=own, known=known, marks=marks, dropped=dropped)
 

@@ -150,18 +150,20 @@ class Dispatch:
         if not any(course.flying for course in self.courses):
             return
         for ticket, ran in self.hands.answers(wait=wait):
-            course = next((one for one in self.courses if ticket in one.flying), None)
-            if course is None:  # nobody waits for it any more
-                continue
-            if ran is None:
-                course.leave()
-                continue
-            self._answers[ticket] = ran
-            while course.flying and course.flying[0] in self._answers:  # those of a worker may overtake
-                came = self._answers.pop(course.flying[0])
-                course.take(came)
-                for line in came.said:
-                    LOG.warning("%s", line)
+            for course in self.courses:
+                if ticket in course.flying:  # else nobody waits for it any more
+                    self._take(course, ticket, ran)
+
+    def _take(self, course: Course, ticket: Any, ran: Ran | None) -> None:
+        if ran is None:
+            course.leave()
+            return
+        self._answers[ticket] = ran
+        while course.flying and course.flying[0] in self._answers:  # they may overtake each other
+            came = self._answers.pop(course.flying[0])
+            course.take(came)
+            for line in came.said:
+                LOG.warning("%s", line)
 
     def _place(self) -> None:
         homeless = [course for course in self.courses if course.worker is None and course.idle]

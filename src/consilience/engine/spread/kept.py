@@ -17,7 +17,7 @@ KEPT_BYTES = 2**28
 class Kept:
     """What is known of the memories that workers keep.
 
-    They have made them, so they need not be sent to them. Who is lost, loses nothing that is not here as well.
+    They have made them, so they need not be sent to them. Who is lost loses nothing that is not here as well.
     """
 
     def __init__(self) -> None:

@@ -112,13 +112,15 @@ class Worker:
         some = [cohort.on_test_batch(number) for number in part.batches] or [cohort]
         with repeatable(world.device, self._precision):
             outcome = joined([world.executor.clients(one, errand, given, shared=shared) for one in some])
+        memories = packed(outcome.memories)
         if errand.remembered is not None and part.marks:
-            new = packed(renewed(states[errand.remembered], outcome))
+            all_sound = bool(outcome.arrived.all())
+            new = memories if all_sound else packed(renewed(states[errand.remembered], outcome))
             for row, mark in enumerate(part.marks):
                 self._kept[mark] = of_rows(new, [row])
         return Done(
             packed(outcome.uploads),
-            packed(outcome.memories),
+            memories,
             outcome.arrived.cpu().numpy(),
             {name: value.cpu().numpy() for name, value in outcome.tally.items()},
         )
