@@ -48,8 +48,8 @@ class Errand:
     """Which of the states that jobs start from are alike for all jobs of a replica."""
     remembered: int | None = None
     """Which of them clients remember: after the work it is the outcome's memory where the upload is sound."""
-    operations: Callable[[], int] = lambda: 0
-    """Gives how many multiplications and additions a row of data takes, roughly, where it is scored."""
+    operations: Callable[[], int] | None = None
+    """Gives how many multiplications and additions a row of the test set takes, where it is scored."""
     marks: tuple[int, ...] = ()
     """What others may know these memories by, one a job, if somebody is to: see `Outcome.marks`."""
 

@@ -117,7 +117,7 @@ class Spread(Executor):
 
     def _pieces(self, cohort: Cohort, errand: Errand, states: Sequence[State]) -> int:
         """In how many pieces the test set is scored by as many workers: 1 where that does not pay."""
-        if errand.order != "test":
+        if errand.operations is None or errand.order != "test":
             return 1
         speed = SPEED.get(cohort.device.type, SPEED["cpu"])
         least = speed * (SECONDS_A_PIECE + SECONDS_A_BYTE * tree.nbytes(tree.index(states[-1], 0)))
