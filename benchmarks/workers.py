@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -58,16 +58,17 @@ class Measured:
         self.sent: list[int] = []
         self.received: list[int] = []
 
-    def count(self) -> int:
-        return int(self._workers.count())
+    def there(self) -> Sequence[Hashable]:
+        there: Sequence[Hashable] = self._workers.there()
+        return there
 
-    def carry_out(self, parts: Sequence[Part], alike: dict[int, Arrays]) -> list[Done]:
+    def carry_out(self, parts: Mapping[Hashable, Part], alike: dict[int, Arrays]) -> dict[Hashable, Done]:
         start = time.perf_counter()
-        done: list[Done] = self._workers.carry_out(parts, alike)
+        done: dict[Hashable, Done] = self._workers.carry_out(parts, alike)
         self.seconds.append(time.perf_counter() - start)
-        own = [one for part in parts for one in (*part.own.values(), *part.shared)]
+        own = [one for part in parts.values() for one in (*part.own.values(), *part.shared)]
         self.sent.append(sum(map(_size, [*own, *alike.values()])))
-        self.received.append(sum(_size(one.uploads) + _size(one.memories) for one in done))
+        self.received.append(sum(_size(one.uploads) + _size(one.memories) for one in done.values()))
         return done
 
     def close(self) -> None:

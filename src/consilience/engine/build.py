@@ -25,7 +25,9 @@ from consilience.engine.modules import module_of, takes_tokens, try_model
 from consilience.engine.network import Network
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import ExecutorName, Scene
+from consilience.engine.spread.elsewhere import Elsewhere
 from consilience.engine.spread.executor import Spread
+from consilience.engine.spread.journey import Journey
 from consilience.engine.world import Replica, World, numbers_state
 from consilience.errors import UserError
 from consilience.exchange import uses
@@ -104,7 +106,10 @@ def takes_steps(scene: Scene, variant: tuple[Algorithm, Solver]) -> bool:
 
 
 def simulate(
-    scene: Scene, variants: Sequence[tuple[Algorithm, Solver]], memories: Path | None = None
+    scene: Scene,
+    variants: Sequence[tuple[Algorithm, Solver]],
+    memories: Path | None = None,
+    only: Sequence[int] | None = None,
 ) -> Simulation:
     """A simulation of all variants (which differ in floats only) with all seeds, before its first round.
 
@@ -114,17 +119,36 @@ def simulate(
         scene: The setting.
         variants: Methods, each with its local optimiser.
         memories: Where files of memories lie, but for their endings; None: nowhere that lasts.
+        only: The replicas that are simulated here, where others are elsewhere; by default all.
     """
+    return Simulation(*_setting(scene, variants, only), memories)
+
+
+def simulate_elsewhere(
+    scene: Scene, variants: Sequence[tuple[Algorithm, Solver]], journey: Journey
+) -> Simulation:
+    """What looks like the simulation that `simulate` gives, while workers run its rounds."""
+    return Elsewhere(*_setting(at_worker(scene), variants), journey)
+
+
+def _setting(
+    scene: Scene, variants: Sequence[tuple[Algorithm, Solver]], only: Sequence[int] | None = None
+) -> tuple[World, Algorithm]:
+    """The world of all replicas (or of some), and the method with holes where variants differ."""
     task = task_of(scene, scene.device)
     given, variants = variants, fitted(scene.dataset, task, variants)
     replicas = _replicas(scene, len(variants))
+    if (
+        only is not None
+    ):  # numbers stay those of all variants: one alone would be no hole, and round otherwise
+        replicas = tuple(replicas[number] for number in only)
     method, method_numbers = sweeping.merge_variants([a for a, _ in variants], scene.dtype, scene.device)
     solver, solver_numbers = sweeping.merge_variants([s for _, s in variants], scene.dtype, scene.device)
     refuse(scene, task, variants)
     if method.reshapes() and len(replicas) > 1:
         raise UserError(f"{method.label}: its states change their shapes: simulate one replica at a time")
     pool = _pool(scene)
-    initial = {seed: initial_models(scene, task, seed) for seed in scene.seeds}
+    initial = {seed: initial_models(scene, task, seed) for seed in dict.fromkeys(r.seed for r in replicas)}
     world = World(
         task=task,
         pool=pool,
@@ -144,7 +168,18 @@ def simulate(
         whole=tuple(one for one in scene.metrics if isinstance(one, Whole)),
         redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )
-    return Simulation(world, method, memories)
+    return world, method
+
+
+def memory_bytes(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> int:
+    """How many bytes all clients of all replicas may come to remember, of their own and of each other."""
+    task = task_of(scene, torch.device("cpu"))
+    ((algorithm, _), *_) = fitted(scene.dataset, task, variants[:1])
+    with torch.random.fork_rng(devices=[]):
+        model = task.weights_of(module_of(scene))
+    own, link = tree.nbytes(algorithm.init_memory(model)), tree.nbytes(algorithm.init_link(model))
+    rows = len(variants) * len(scene.seeds) * scene.population
+    return rows * (own + scene.population * link)
 
 
 def fitted(
@@ -164,10 +199,17 @@ def spread(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]], here: Exe
         return here
     from consilience.engine.spread.on_ray import RayWorkers, staff_of
 
-    # What a process has is its own business: workers find out themselves.
-    local = replace(scene, executor=_at_a_worker(scene.executor), memory=None)
     staff = staff_of(scene.cluster, scene.workers, gpu=scene.device.type == "cuda")
-    return Spread(here, RayWorkers(functools.partial(simulate, local, variants), scene.precision, staff))
+    make = functools.partial(simulate, at_worker(scene), variants)
+    return Spread(here, RayWorkers(make, scene.precision, staff))
+
+
+def at_worker(scene: Scene) -> Scene:
+    """The scene as a single process simulates it: a worker, or who has let workers run its rounds."""
+    if not scene.executor.startswith("ray"):
+        return scene
+    # What a process has is its own business: workers find out themselves.
+    return replace(scene, executor=_at_a_worker(scene.executor), memory=None)
 
 
 def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> Executor:

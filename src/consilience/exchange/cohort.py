@@ -145,6 +145,16 @@ class Cohort:
         """The cohort of some of the jobs."""
         return Cohort(self.jobs[chosen], self.round, self.work, self.device, self.test, self.population)
 
+    def on_test_batch(self, number: int) -> Cohort:
+        """The cohort with one batch of the test set for all of it."""
+        batch = self.test[number * TEST_ROWS : (number + 1) * TEST_ROWS]
+        return Cohort(self.jobs, self.round, self.work, self.device, batch, self.population)
+
+    @property
+    def test_batches(self) -> int:
+        """How many batches the test set has."""
+        return -(-len(self.test) // TEST_ROWS)
+
     @cached_property
     def population(self) -> Population:
         """What all clients hold who might have been in the cohort."""

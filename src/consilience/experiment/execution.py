@@ -5,23 +5,25 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from consilience import tree
 from consilience.config import Config
-from consilience.engine.build import simulate
+from consilience.engine.build import at_worker, simulate, simulate_elsewhere
 from consilience.engine.determinism import repeatable
 from consilience.engine.memory import bounded, read_size
 from consilience.engine.rounds.pending import Pending
 from consilience.engine.rounds.simulation import Simulation
-from consilience.errors import Paused, UserError
+from consilience.engine.spread.journey import Journey
+from consilience.errors import Paused
 from consilience.experiment.checkpoint import Checkpoint
+from consilience.experiment.early import Early, pace_of
 from consilience.experiment.folder import (
     CLIENTS,
-    CONFIG,
     METRICS,
     PARTITIONS,
     PLAN,
@@ -142,6 +144,7 @@ class _Run:
         self.models: dict[str, State] = {}
         self.config_digest = config_digest(config)
         self.model_digest = models_digest(arms) if folder else ""
+        self.early = Early(arms, folder, self._sealed, watched=bool(functions))
 
     def execute(self) -> Result:
         checkpoint = self._recover()
@@ -155,32 +158,52 @@ class _Run:
         self.listener.start(self.arms)
         for arm, lines in rounds_of(self.records, self.arms):
             self.listener.resumed(arm, lines)
-        try:
-            for number in range(first, len(self.arms)):
-                state = checkpoint.state if checkpoint and number == first else {}
-                if self.folder and self.base and not state:
-                    state = self.folder.load_state(self.arms[number].name, self.base)
-                self._run_arm(number, state)
-        finally:
-            self.listener.finish()
+        if checkpoint and checkpoint.state:
+            self.early.forget(first)  # a kill may have come before
+        with closing(self.early):
+            try:
+                for number in range(first, len(self.arms)):
+                    self._run_arm(number, checkpoint.state if checkpoint and number == first else {})
+            finally:
+                self.listener.finish()
         return self._conclude()
+
+    @contextmanager
+    def _begun(
+        self, arm: Arm, state: dict[str, torch.Tensor], journey: Journey | None = None
+    ) -> Iterator[tuple[Simulation, dict[int, Stopped]]]:
+        """An arm's simulation in some state (where there is none, at its beginning), and who has stopped."""
+        if journey:
+            simulation = simulate_elsewhere(arm.scene, arm.variants, journey)
+        else:
+            memories = self.folder.memories(arm.name) if self.folder else None
+            simulation = simulate(arm.scene, arm.variants, memories)
+        rest, stopped = taken_apart(tree.unflatten(state), simulation.world.device)
+        with ExitStack() as stack:
+            # Its processes hold the folder, even after an interrupt.
+            stack.enter_context(closing(simulation.world.executor))
+            if journey:
+                stack.enter_context(closing(journey))
+            elif state:
+                simulation.restore(rest)
+            yield simulation, stopped
+
+    def _beginning(self, number: int) -> dict[str, torch.Tensor]:
+        """The state that an arm begins with; nothing where that is its method's own beginning."""
+        if self.folder is None or not self.base:
+            return {}
+        return self.folder.load_state(self.arms[number].name, self.base)
 
     def _recover(self) -> Checkpoint | None:
         """Go back to the last checkpoint; lines written after it are dropped and will be written again."""
         if self.folder is None:
             return None
         checkpoint = self.folder.load_checkpoint()
-        if checkpoint and checkpoint.config != self.config_digest:
-            raise UserError(f"{self.folder.path} was made with another configuration; restore its {CONFIG}")
-        if checkpoint and checkpoint.model != self.model_digest:
-            raise UserError(
-                f"{self.folder.path} was made with another model: its layers, or the weights that are not "
-                "trained, differ from this one's"
-            )
         if checkpoint is None:
             self.folder.truncate(METRICS, 0)
             self.folder.truncate(CLIENTS, 0)
             return None
+        self.folder.check_origin(checkpoint, self.config_digest, self.model_digest)
         self.folder.recall(checkpoint)
         self.base = checkpoint.base
         self.records = self.folder.truncate(METRICS, checkpoint.metrics, checkpoint.files[METRICS])
@@ -188,14 +211,16 @@ class _Run:
         self.clients = self.folder.truncate(CLIENTS, checkpoint.clients, checkpoint.files[CLIENTS])
         for arm in self.arms[: checkpoint.arm]:
             state = self.folder.load_state(arm.name, self.config.length)
-            with _begun(arm, state, self.folder) as (simulation, stopped):
+            alone = replace(arm, scene=at_worker(arm.scene))  # nobody else is needed to look at its models
+            with self._begun(alone, state) as (simulation, stopped):
                 self.models[arm.name] = final_models(simulation, stopped)
         return checkpoint
 
     def _run_arm(self, number: int, state: dict[str, torch.Tensor]) -> None:
         arm = self.arms[number]
-        config = arm.config
-        with _begun(arm, state, self.folder) as (simulation, stopped):
+        config, pace = arm.config, pace_of(arm)
+        journey, state = self._caught_up(number, state)
+        with self._begun(arm, state, journey) as (simulation, stopped):
             if simulation.round == 0 and simulation.algorithm.setup():
                 self.listener.setting_up(arm)
             # A GPU works on a round while the host looks at the one before, unless that may be the last one.
@@ -203,14 +228,15 @@ class _Run:
             ahead = int(simulation.world.device.type == "cuda" and not watched)
             begun = list[Pending]()
             while simulation.round < config.rounds and len(stopped) < len(simulation.world.replicas):
-                last = simulation.round + 1 == config.rounds
-                evaluate = last or (simulation.round + 1) % config.evaluate.every == 0
-                begun.append(simulation.advance(evaluate=evaluate, trained=config.evaluate.trained))
-                pausing = not last and self.pause()
-                stop = last or pausing or simulation.round % config.checkpoint.every == 0
+                if journey:
+                    self.early.go_on(number, self._beginning)
+                evaluate = pace.evaluates(simulation.round + 1)
+                begun.append(simulation.advance(evaluate=evaluate, trained=pace.trained))
+                pausing = simulation.round < config.rounds and self.pause()
+                stop = pausing or pace.keeps(simulation.round)
                 while len(begun) > (0 if stop else ahead):
                     self._note(arm, simulation, begun.pop(0), stopped)
-                if stop and not last:
+                if stop and simulation.round < config.rounds:
                     self._checkpoint(number, tree.flatten({**simulation.snapshot(), **kept_of(stopped)}))
                     simulation.confirm()
                 if pausing:
@@ -225,6 +251,30 @@ class _Run:
                 whole = tree.flatten({**simulation.snapshot(), **kept_of(stopped)})
                 self.folder.save_state(arm.name, self.config.length, whole)
         self._checkpoint(number + 1, {})
+
+    def _caught_up(
+        self, number: int, state: dict[str, torch.Tensor]
+    ) -> tuple[Journey | None, dict[str, torch.Tensor]]:
+        """The journey of an arm that is at workers, and its state; what it did before its turn is written."""
+        journey, done = self.early.turn(number)
+        if done.kept:
+            self._write_down(number, done.lines[: done.kept])
+            self._checkpoint(number, done.state)
+        if journey:
+            self._write_down(number, done.lines[done.kept :])
+        self.early.forget(number)
+        state = state or done.state or self._beginning(number)
+        if journey is None and self.early.is_whole(number):
+            start = taken_apart(tree.unflatten(state), torch.device("cpu"))[0] if state else None
+            journey = self.early.journey(number, start)
+        return journey, state
+
+    def _write_down(self, number: int, lines: list[dict[str, Any]]) -> None:
+        """Write down rounds of an arm that were over before its turn."""
+        self._append(METRICS, self.records, lines)
+        self._remember(lines)
+        for arm, some in rounds_of(lines, self.arms):
+            self.listener.round(arm, some)
 
     def _note(self, arm: Arm, simulation: Simulation, pending: Pending, stopped: dict[int, Stopped]) -> None:
         """Write down how a round went, and who stops after it."""
@@ -269,19 +319,20 @@ class _Run:
             files = self.folder.digests()
             for name, digest in (soon or {}).items():
                 files[name].append(digest)
-            self.folder.save_checkpoint(
-                Checkpoint(
-                    arm,
-                    len(self.records),
-                    len(self.clients),
-                    state,
-                    self.config_digest,
-                    self.model_digest,
-                    self.config.length,
-                    self.base,
-                    files,
-                )
-            )
+            self.folder.save_checkpoint(replace(self._sealed(arm, len(self.records), state), files=files))
+
+    def _sealed(self, arm: int, metrics: int, state: dict[str, torch.Tensor]) -> Checkpoint:
+        """A checkpoint that counts on no files yet."""
+        return Checkpoint(
+            arm,
+            metrics,
+            len(self.clients),
+            state,
+            self.config_digest,
+            self.model_digest,
+            self.config.length,
+            self.base,
+        )
 
     def _conclude(self) -> Result:
         writes = self.folder is not None and not self.folder.read_only
@@ -338,17 +389,3 @@ class _Run:
         own = [one.metric for one in self.arms[0].scene.metrics]
         asked = [one for one in problem.named_scores()[1:] if one.name in named]
         return targets, {one: tuple(named.get(one.name, ())) for one in (*own, *asked)}
-
-
-@contextmanager
-def _begun(
-    arm: Arm, state: dict[str, torch.Tensor], folder: RunFolder | None
-) -> Iterator[tuple[Simulation, dict[int, Stopped]]]:
-    """An arm's simulation in some state (where there is none, at its beginning), and who has stopped."""
-    simulation = simulate(arm.scene, arm.variants, folder.memories(arm.name) if folder else None)
-    stopped: dict[int, Stopped] = {}
-    with closing(simulation.world.executor):  # whose processes hold the folder, even after an interrupt
-        if state:
-            rest, stopped = taken_apart(tree.unflatten(state), simulation.world.device)
-            simulation.restore(rest)
-        yield simulation, stopped

@@ -35,6 +35,8 @@ UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 """What a system says where nothing can be written."""
 STATES, WEIGHTS, MEMORIES = "states", "weights", "memories"
 """Whole states of methods that have ended, from which a run goes on; plain models; what clients remember."""
+EARLY = "early"
+"""Lines and checkpoints of methods that were begun before their turn."""
 TRACKING = "tracking.json"
 """What tells a run apart for trackers."""
 SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT = "sweep.png", "nodes.png", "map.png", "coordinates.png"
@@ -115,7 +117,7 @@ class RunFolder:
         files = (CHECKPOINT, PREVIOUS, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, *plots, CONFIG)
         for name in files:
             (self.path / name).unlink(missing_ok=True)
-        for name in (STATES, WEIGHTS, MEMORIES, tensorboard.FOLDER):
+        for name in (STATES, WEIGHTS, MEMORIES, EARLY, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextmanager
@@ -261,6 +263,16 @@ class RunFolder:
         except (wire.WireError, KeyError, ValueError) as error:
             raise DamageError(f"{path} is damaged: {error}") from None
 
+    def check_origin(self, checkpoint: Checkpoint, config: str, model: str) -> None:
+        """Refuse to go on with another configuration or model than those whose digests are given."""
+        if checkpoint.config != config:
+            raise UserError(f"{self.path} was made with another configuration; restore its {CONFIG}")
+        if checkpoint.model != model:
+            raise UserError(
+                f"{self.path} was made with another model: its layers, or the weights that are not "
+                "trained, differ from this one's"
+            )
+
     def step_back(self) -> None:
         """Let the checkpoint before the last take its place."""
         self.check_writable()
@@ -296,6 +308,16 @@ class RunFolder:
     def memories(self, label: str) -> Path:
         """Where the memories of a method's clients lie if they are kept in files, but for their endings."""
         return self.path / MEMORIES / quote(label, safe="=,+")
+
+    def early(self, label: str) -> RunFolder:
+        """The lines and the checkpoint of a method that was begun before its turn, as those of a run."""
+        return RunFolder(self.path / EARLY / quote(label, safe="=,+"))
+
+    def forget_early(self, label: str) -> None:
+        """Delete what was kept of a method before its turn."""
+        shutil.rmtree(self.early(label).path, ignore_errors=True)
+        if (self.path / EARLY).exists() and not any((self.path / EARLY).iterdir()):
+            (self.path / EARLY).rmdir()
 
     def forget_states(self, rounds: int) -> None:
         """Delete the states of shorter runs, from which this one has gone on."""

@@ -69,6 +69,29 @@ def test_workers_are_killed_in_mid_round_again_and_again(monkeypatch, caplog):
     assert caplog.text.count("was lost, and its work is done again") >= KILLS
 
 
+SEVERAL = {"seeds": [0, 1, 2], "rounds": 6, "checkpoint": {"every": 2}}
+
+
+def test_workers_are_killed_while_they_run_whole_replicas(monkeypatch, caplog):
+    """Three seeds of each of two methods on two workers, of which one is killed now and then."""
+    staff = on_ray.staff_of("local", 2, gpu=False)
+    wait, killed = staff.ray.wait, []
+
+    def kill_one_first(asked, **options):
+        alive = [process for process in staff.processes.values() if process not in killed]
+        if "num_returns" in options and len(asked) == 4 and len(alive) == 2 and len(killed) < KILLS // 2:
+            killed.append(alive[len(killed) % 2])
+            os.kill(killed[-1], signal.SIGKILL)
+        return wait(asked, **options)
+
+    monkeypatch.setattr(staff.ray, "wait", kill_one_first)
+    monkeypatch.setattr(on_ray.RayWorkers, "carry_out", None)  # nobody's clients are dealt
+    found = cs.run(["fedavg", "scaffold"], **SETTING | ON_RAY | SEVERAL)
+    assert len(killed) == KILLS // 2
+    assert found.digest == cs.run(["fedavg", "scaffold"], executor="sequential", **SETTING | SEVERAL).digest
+    assert caplog.text.count("was lost, and its work is done again") >= len(killed)
+
+
 def test_lanes_on_workers_round_as_lanes_do():
     more = {"dtype": "float64", "rounds": 2}
     spread = cs.run("fedavg", **SETTING | ON_RAY | more | {"executor": "ray", "workers": 3})
@@ -93,6 +116,7 @@ DRIVER = """
 import os, signal, sys
 import torch
 import consilience as cs
+from consilience.experiment.folder import RunFolder
 from ray.cluster_utils import Cluster
 
 torch.set_num_threads(1)
@@ -110,15 +134,30 @@ def kill_driver(state):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-if sys.argv[1] == "machines":
+def kill_after_early_checkpoint():  # a function that looks at rounds would keep methods from beginning early
+    save = RunFolder.save_checkpoint
+
+    def save_and_die(folder, checkpoint):
+        save(folder, checkpoint)
+        if "early" in folder.path.parts:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    RunFolder.save_checkpoint = save_and_die
+
+
+methods, place, on_round = "scaffold", {{"cluster": "local", "workers": 2}}, ()
+if sys.argv[1] == "whole":
+    kill_after_early_checkpoint()
+    methods = ["fedavg", "scaffold", "fedcurv"]
+elif sys.argv[1] == "machines":
     machines = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "include_dashboard": False}})
     first, second = (machines.add_node(num_cpus=1) for _ in range(2))
     place, on_round = {{"cluster": machines.address}}, change_machines
 else:
-    place, on_round = {{"cluster": "local", "workers": 2}}, kill_driver
+    on_round = kill_driver
 setting = {setting!r}
 options = {{"executor": "ray-sequential", "name": "run", "out": sys.argv[2], "checkpoint": {{"every": 3}}}}
-print(cs.run("scaffold", **setting, **place, **options, on_round=on_round).digest)
+print(cs.run(methods, **setting, **place, **options, on_round=on_round).digest)
 """
 
 
@@ -144,6 +183,20 @@ def test_a_killed_driver_goes_on_with_another_number_of_workers(tmp_path):
     assert status == -signal.SIGKILL, said
     result = cs.resume(tmp_path / "run", workers=1)
     assert result.digest == expected(checkpoint={"every": 3})
+
+
+@pytest.mark.skipif(not LONG, reason="takes half a minute: CONSILIENCE_LONG=1")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_driver_whose_methods_are_at_workers_goes_on_with_others(workers, tmp_path):
+    """Two workers have a method each; then one has all that are left, or clients are dealt to three."""
+    status, said = drive("whole", tmp_path)
+    assert status == -signal.SIGKILL, said
+    assert list((tmp_path / "run" / "early").glob("*/checkpoint.safetensors"))
+    result = cs.resume(tmp_path / "run", workers=workers)
+    methods = ["fedavg", "scaffold", "fedcurv"]
+    alone = cs.run(methods, executor="sequential", **SETTING, checkpoint={"every": 3})
+    assert result.digest == alone.digest
+    assert not (tmp_path / "run" / "early").exists()
 
 
 def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch, tmp_path):

@@ -46,6 +46,12 @@ class Errand:
     """How another process that has the same world is told of it."""
     alike: frozenset[int] = frozenset()
     """Which of the states that jobs start from are alike for all jobs of a replica."""
+    remembered: int | None = None
+    """Which of them clients remember: after the work it is the outcome's memory where the upload is sound."""
+    operations: Callable[[], int] | None = None
+    """Gives how many multiplications and additions a row of the test set takes, where it is scored."""
+    marks: tuple[int, ...] = ()
+    """What others may know these memories by, one a job, if somebody is to: see `Outcome.marks`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class Outcome:
     """[jobs] bool: whether the upload is well-formed, and it and the memory are finite."""
     tally: dict[str, Tensor]
     """[jobs] sums that training logged: `loss` and `rows`."""
+    marks: tuple[int, ...] = ()
+    """What somebody else who keeps the memories knows them by, one a job; 0: nobody does."""
 
 
 def joined(parts: Sequence[Outcome]) -> Outcome:

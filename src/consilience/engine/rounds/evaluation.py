@@ -97,7 +97,12 @@ def scoring(world: World, rows: Rows) -> Errand:
         carry, model = states
         return fold(ScoreStep(world.task), carry, model, rows), {}
 
-    return Errand(work, key=("score", rows), order=rows, alike=frozenset({0}))
+    def operations() -> int:
+        shape = torch.Size((1, *world.pool.inputs.shape[1:]))
+        return world.task.trace(shape, world.pool.given_dtype).operations
+
+    alike = frozenset({0})
+    return Errand(work, key=("score", rows), order=rows, alike=alike, operations=operations)
 
 
 def _score(world: World, models: State, jobs: Sequence[tuple[int, int]], rows: Rows) -> Scores:

@@ -76,7 +76,7 @@ def arranged(uploads: State, place: IntArray, device: torch.device) -> State:
     return tree.map_leaves(lambda value: value[rows], uploads)
 
 
-def _renewed(known: State, outcome: Outcome) -> State:
+def renewed(known: State, outcome: Outcome) -> State:
     """The memories of all jobs: new where the upload is sound, else as they were."""
     new = outcome.memories
     if not known:
@@ -206,13 +206,14 @@ class Exchange:
         one_seed = len({job.seed for job in cohort.jobs}) == 1
         common = {FACTS: {"common_key": facts[FACTS]["common_key"][0]}} if one_seed else {}
         known = world.executor.with_room(partial(store.load, rows))
+        lasting = known and not self.algorithm.reshapes()
         outcome = world.executor.clients(
             cohort,
-            self.errand(),
+            replace(self.errand(), marks=store.marks(rows) if lasting else ()),
             [rows_of(world.numbers, world.device, replicas), facts, given, known],
             shared=[common],
         )
-        world.executor.with_room(lambda: store.save(rows, _renewed(known, outcome)))
+        world.executor.with_room(lambda: store.save(rows, renewed(known, outcome), outcome.marks))
         return outcome
 
     def errand(self) -> Errand:
@@ -234,6 +235,7 @@ class Exchange:
             self.key("local"),
             self.address,
             frozenset({0} if world.graph else {0, 2}),  # a server says the same to all
+            remembered=3,
         )
 
     def combine_apart(

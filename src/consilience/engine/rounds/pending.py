@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -56,8 +57,16 @@ class Clock:
         return max(0.0, self.done - max(start, before))  # a clock may be set back
 
 
+class Pending(ABC):
+    """A round that may not be over yet."""
+
+    @abstractmethod
+    def records(self) -> list[Record]:
+        """A record for every replica, when the round is over; to be asked for once, in order."""
+
+
 @dataclass(frozen=True)
-class Pending:
+class Begun(Pending):
     """A round that was begun, and what will tell how it went."""
 
     world: World
@@ -75,7 +84,6 @@ class Pending:
     nodes: Nodes
 
     def records(self) -> list[Record]:
-        """A record for every replica, when the round is over; to be asked for once, in order."""
         replicas = range(len(self.world.replicas))
         scores = [scores_of(self.scored, replica) for replica in replicas]
         nodes = self.nodes()

@@ -27,7 +27,7 @@ from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
 from consilience.engine.rounds.parts import comes_in_parts, run_in_parts
-from consilience.engine.rounds.pending import Clock, Nodes, Pending, Record, scores_of
+from consilience.engine.rounds.pending import Begun, Clock, Nodes, Pending, Record, scores_of
 from consilience.engine.rounds.replies import run_replies
 from consilience.engine.rounds.store import Initial, Store
 from consilience.engine.rounds.told import Told
@@ -145,7 +145,7 @@ class Simulation:
         scored = self._score(training if trained else None) if evaluate else []
         nodes = self._nodes(scored, training) if evaluate else lambda: [{} for _ in world.replicas]
         label, clock = self.algorithm.label, self._clock
-        return Pending(world, label, clock, self.round, start, told, traffic, scored, nodes)
+        return Begun(world, label, clock, self.round, start, told, traffic, scored, nodes)
 
     def _plan_ahead(self, one: Exchange, cast: Cast) -> None:
         """Let the batches of the next round be listed while a GPU is at work on this one."""

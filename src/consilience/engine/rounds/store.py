@@ -82,6 +82,7 @@ class Store:
         self._rows, self._initial, self._device, self._memory = rows, initial, device, memory
         self._resident, self._path = resident, path
         self._seen: Booleans | None = None  # until a row is kept: there may be very many
+        self._marks: dict[int, int] = {}
         self._kept: Held | Slots | None = None
         self._files = 0  # how many there were: one of other rows must not take the place of another
         self._confirmed = 0  # which of them the last checkpoint counts on
@@ -105,15 +106,22 @@ class Store:
         places = to_device(np.flatnonzero(seen), self._device)
         return tree.with_rows(fresh, places, self._read(wanted[seen]))
 
-    def save(self, rows: Sequence[int] | IntArray, memories: State) -> None:
-        """Keep the memories of some clients."""
+    def marks(self, rows: IntArray) -> tuple[int, ...]:
+        """What somebody else who keeps the same memories of some clients knows them by; 0: nobody does."""
+        return tuple(self._marks.get(row, 0) for row in rows.tolist())
+
+    def save(self, rows: Sequence[int] | IntArray, memories: State, marks: Sequence[int] = ()) -> None:
+        """Keep the memories of some clients; `marks`: what somebody else who keeps them knows them by."""
         wanted = np.asarray(rows, dtype=np.int64)
+        for row, mark in zip(wanted.tolist(), marks or [0] * len(wanted), strict=True):
+            self._marks[row] = mark
         if not any(memories.values()) or not len(wanted):
             return
         if self._seen is None:
             self._seen = np.zeros(self._rows, dtype=np.bool_)
         if self._kept is None or _form(self._kept.form) != _form(memories):
             self._seen[:] = False
+            self._marks = {row: self._marks[row] for row in wanted.tolist()}
             self._kept = None  # what it takes may be needed for others
             self._kept = self._place(memories)
         self._kept.write(wanted, memories)
@@ -121,6 +129,8 @@ class Store:
 
     def forget(self, rows: IntArray) -> None:
         """Let some clients start anew."""
+        for row in rows.tolist():
+            self._marks.pop(row, None)
         if self._seen is not None:
             self._seen[rows] = False
         if isinstance(self._kept, Slots):
@@ -179,6 +189,7 @@ class Store:
     def restore(self, snapshot: State) -> None:
         """Continue from a snapshot: what was there before is forgotten."""
         self._seen = None
+        self._marks = {}
         memories = {g.removeprefix(MEMORY): params for g, params in snapshot.items() if g.startswith(MEMORY)}
         noted = snapshot["rows"]
         rows = noted["number"].cpu().numpy()

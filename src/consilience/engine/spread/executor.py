@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from consilience import tree
 from consilience.engine.executors.base import Errand, Executor, Outcome
-from consilience.engine.executors.scheduling import pack
-from consilience.engine.spread.worker import Arrays, Done, Part, gathered, packed
+from consilience.engine.spread.kept import Kept, dealt
+from consilience.engine.spread.worker import Arrays, Done, Part, gathered, of_rows, packed, unpacked
 from consilience.exchange.address import Address
 from consilience.exchange.cohort import Cohort
 from consilience.transfer import to_device
@@ -18,15 +19,20 @@ from consilience.types import IntArray, State
 
 T = TypeVar("T")
 
+SPEED = {"cpu": 2e10, "cuda": 3e13}
+"""What a core, or a large GPU, does of a small model's operations in a second, roughly."""
+SECONDS_A_PIECE, SECONDS_A_BYTE = 0.05, 2e-9
+"""How long a worker has to be at work on a piece of the test set for it to pay, by what a journey takes."""
+
 
 class Workers(Protocol):
     """Where workers are, and how they are reached."""
 
-    def count(self) -> int:
-        """How many there are now; at least one."""
+    def there(self) -> Sequence[Hashable]:
+        """Those that are at work now; at least one."""
 
-    def carry_out(self, parts: Sequence[Part], alike: dict[int, Arrays]) -> list[Done]:
-        """What the jobs of each part did; who is lost on the way is replaced, and the part done again."""
+    def carry_out(self, parts: Mapping[Hashable, Part], alike: dict[int, Arrays]) -> dict[Hashable, Done]:
+        """What the jobs of each worker's part did; nothing of who is lost, or has lost what it kept."""
 
     def close(self) -> None:
         """Let the workers go."""
@@ -45,6 +51,7 @@ class Spread(Executor):
     def __init__(self, here: Executor, workers: Workers) -> None:
         super().__init__(here.pool, here.copied, here.chunk)
         self.here, self.workers = here, workers
+        self._kept = Kept()
 
     def close(self) -> None:
         self.here.close()
@@ -70,19 +77,111 @@ class Spread(Executor):
         *,
         shared: Sequence[State] = (),
     ) -> Outcome:
-        if errand.order is None or len(cohort.jobs) == 1:
+        if errand.order is None:
             return self.here.clients(cohort, errand, states, shared=shared)
-        loads = _loads(cohort, errand)
-        shares = [sorted(own) for own in pack(loads, self.workers.count())]
+        pieces = self._pieces(cohort, errand, states)
+        if len(cohort.jobs) == 1 and pieces == 1:
+            return self.here.clients(cohort, errand, states, shared=shared)
         _, first, places = np.unique(
             [job.replica for job in cohort.jobs], return_index=True, return_inverse=True
         )
         chosen = to_device(first, cohort.device)
         alike = {number: packed(tree.index(states[number], chosen)) for number in sorted(errand.alike)}
-        own = {number: packed(one) for number, one in enumerate(states) if number not in errand.alike}
-        common = [packed(one) for one in shared]
-        parts = [_part(cohort, errand, rows, places, own, common) for rows in shares]
-        return gathered(self.workers.carry_out(parts, alike), shares, cohort.device)
+        whole = Part(
+            errand.order,
+            cohort.round,
+            tuple((job.replica, job.client) for job in cohort.jobs),
+            tuple(job.host for job in cohort.jobs if job.host is not None) or None,
+            tuple(places.tolist()),
+            {number: packed(one) for number, one in enumerate(states) if number not in errand.alike},
+            [packed(one) for one in shared],
+        )
+        if pieces > 1:
+            return self._in_pieces(cohort, whole, alike, states[0], pieces)
+        loads, left = _loads(cohort, errand), list(range(len(cohort.jobs)))
+        found: list[tuple[Sequence[int], Done]] = []
+        marks = np.zeros(len(cohort.jobs), dtype=np.int64)
+        while left:  # who is lost leaves jobs to the others
+            shares = self._shares(left, loads, errand.marks)
+            parts = {worker: self._part(whole, errand, worker, rows) for worker, rows in shares.items()}
+            done = self.workers.carry_out(parts, alike)
+            for worker, own in done.items():
+                found.append((shares[worker], own))
+                marks[shares[worker]] = parts[worker].marks or 0
+            lost = shares.keys() - done.keys()
+            left = sorted(row for worker in lost for row in shares[worker])
+            for worker in lost:
+                self._kept.lose(worker)
+        outcome = gathered([own for _, own in found], [rows for rows, _ in found], cohort.device)
+        return replace(outcome, marks=tuple(marks.tolist())) if errand.marks else outcome
+
+    def _pieces(self, cohort: Cohort, errand: Errand, states: Sequence[State]) -> int:
+        """In how many pieces the test set is scored by as many workers: 1 where that does not pay."""
+        if errand.operations is None or errand.order != "test":
+            return 1
+        speed = SPEED.get(cohort.device.type, SPEED["cpu"])
+        least = speed * (SECONDS_A_PIECE + SECONDS_A_BYTE * tree.nbytes(tree.index(states[-1], 0)))
+        worth = int(errand.operations() * len(cohort.test) // least)
+        if worth < 2:
+            return 1
+        return max(1, min(len(self.workers.there()) // len(cohort.jobs), worth, cohort.test_batches))
+
+    def _in_pieces(
+        self, cohort: Cohort, whole: Part, alike: dict[int, Arrays], start: State, pieces: int
+    ) -> Outcome:
+        """The sums of every model over the test set, of which workers add up some batches each.
+
+        Every batch has sums of its own, which are added here in their order: so they round as in one process.
+        """
+        ranges = [tuple(own.tolist()) for own in np.array_split(np.arange(cohort.test_batches), pieces)]
+        left = [(job, own) for job in range(len(cohort.jobs)) for own in ranges]
+        found: dict[tuple[int, tuple[int, ...]], Done] = {}
+        while left:
+            given = dict(zip(self.workers.there(), left, strict=False))
+            parts = {worker: replace(whole.of([job]), batches=own) for worker, (job, own) in given.items()}
+            done = self.workers.carry_out(parts, alike)
+            found |= {given[worker]: own for worker, own in done.items()}
+            left = [piece for piece in left if piece not in found]
+        sums: list[State] = []
+        for job in range(len(cohort.jobs)):
+            total = tree.index(start, job)
+            for own in ranges:
+                batches = unpacked(found[job, own].uploads, cohort.device)
+                for number in range(len(own)):
+                    one = tree.index(batches, number)
+                    total = {group: tree.add(params, one[group]) for group, params in total.items()}
+            sums.append(total)
+        arrived = [
+            all(d.arrived.all() for (one, _), d in found.items() if one == job) for job in range(len(sums))
+        ]
+        return Outcome(tree.stack(sums), {}, to_device(np.array(arrived), cohort.device), {})
+
+    def _shares(
+        self, rows: Sequence[int], loads: IntArray, marks: Sequence[int]
+    ) -> dict[Hashable, list[int]]:
+        """Which of some jobs each worker does, of those that have any."""
+        there = self.workers.there()
+        place = {worker: number for number, worker in enumerate(there)}
+        holders = [place.get(self._kept.holder(marks[row])) if marks else None for row in rows]
+        dealing = dealt(loads[list(rows)], holders, len(there))
+        return {worker: [rows[i] for i in own] for worker, own in zip(there, dealing, strict=True) if own}
+
+    def _part(self, whole: Part, errand: Errand, worker: Hashable, rows: Sequence[int]) -> Part:
+        """The part of some jobs that a worker does; memories that it has are left out."""
+        number = errand.remembered
+        if number is None or not errand.marks:
+            return whole.of(rows)
+        memories = whole.own[number]
+        others = {other: one for other, one in whole.own.items() if other != number}
+        part = replace(whole, own=others).of(rows)
+        dropped = self._kept.dropped(worker)  # before there is more to be dropped
+        before = [errand.marks[row] for row in rows]
+        known = tuple(mark if mark and self._kept.holder(mark) == worker else 0 for mark in before)
+        size = sum(value[:1].nbytes for params in memories.values() for value in params.values())
+        marks = self._kept.renew(worker, before, size)
+        sent = of_rows(memories, [row for row, mark in zip(rows, known, strict=True) if not mark])
+        own = {**part.own, number: sent}
+        return replace(part, own=own, known=known, marks=marks, dropped=dropped)
 
 
 def _loads(cohort: Cohort, errand: Errand) -> IntArray:
@@ -92,28 +191,3 @@ def _loads(cohort: Cohort, errand: Errand) -> IntArray:
     if errand.order == "test":
         return np.ones(len(cohort.jobs), dtype=np.int64)
     return np.array([max(1, len(job.rows(errand.order or "samples"))) for job in cohort.jobs], dtype=np.int64)
-
-
-def _part(
-    cohort: Cohort,
-    errand: Errand,
-    rows: Sequence[int],
-    places: IntArray,
-    own: dict[int, Arrays],
-    shared: list[Arrays],
-) -> Part:
-    jobs = [cohort.jobs[row] for row in rows]
-    hosts = tuple(job.host for job in jobs if job.host is not None)
-    assert errand.order is not None
-    return Part(
-        errand.order,
-        cohort.round,
-        tuple((job.replica, job.client) for job in jobs),
-        hosts or None,
-        tuple(places[list(rows)].tolist()),
-        {
-            number: {g: {n: v[list(rows)] for n, v in params.items()} for g, params in one.items()}
-            for number, one in own.items()
-        },
-        shared,
-    )

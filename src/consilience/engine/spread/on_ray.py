@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ from consilience.engine.determinism import Precision
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.spread.executor import Workers
 from consilience.engine.spread.joining import cores, join, said
+from consilience.engine.spread.journey import Hands
+from consilience.engine.spread.leg import Leg, Ran, Runner
+from consilience.engine.spread.leg import Make as MakeSome
 from consilience.engine.spread.worker import Arrays, Done, Part, Worker
 from consilience.errors import UserError
 
@@ -48,36 +51,81 @@ class RayWorkers(Workers):
         for actor in staff.hired:
             actor.settle.remote(self._world, [self._made])
 
-    def count(self) -> int:
-        return len(self._staff.at_work())
+    def there(self) -> list[Any]:
+        return self._staff.at_work()
 
-    def carry_out(self, parts: Sequence[Part], alike: dict[int, Arrays]) -> list[Done]:
+    def carry_out(self, parts: Mapping[Any, Part], alike: dict[int, Arrays]) -> dict[Any, Done]:
         ray = self._staff.ray
         told = ray.put(alike)
-        done: dict[int, Done] = {}
-        running: dict[Any, tuple[int, Any]] = {}
-        waiting = list(range(len(parts)))
-        while len(done) < len(parts):
-            actors = self._staff.at_work() if waiting else []
-            for turn, number in enumerate(waiting):
-                actor = actors[turn % len(actors)]
-                asked = actor.carry_out.remote(self._world, [self._made], parts[number], told)
-                running[asked] = (number, actor)
-            waiting = []
+        running = {
+            actor.carry_out.remote(self._world, [self._made], part, told): actor
+            for actor, part in parts.items()
+        }
+        done: dict[Any, Done] = {}
+        while running:
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
-            number, actor = running.pop(ready)
+            actor = running.pop(ready)
             try:
-                done[number] = ray.get(ready)
+                answer = ray.get(ready)
+                done |= {} if answer is None else {actor: answer}
             except ray.exceptions.RayTaskError as error:
                 raise _retold(error) from None
             except ray.exceptions.RayError as error:  # the actor or its machine is gone
                 self._staff.lose(actor, error)
-                waiting.append(number)
-        return [done[number] for number in range(len(parts))]
+        return done
 
     def close(self) -> None:
         for actor in self._staff.hired:
             actor.forget.remote(self._world)
+        self._staff.rest()
+
+
+class RayHands(Hands):
+    """Actors of a cluster that run whole replicas.
+
+    Args:
+        staff: The actors.
+    """
+
+    def __init__(self, staff: Staff) -> None:
+        self._staff = staff
+        self._asked: dict[Any, Any] = {}
+        """Who is to answer, by what will tell."""
+
+    def there(self) -> list[Any]:
+        return self._staff.at_work()
+
+    def expected(self) -> int:
+        self._staff.hire()
+        return max(1, len(self._staff.hired))
+
+    def hand_out(self, make: MakeSome, precision: Precision) -> Any:
+        return self._staff.ray.put((make, precision))
+
+    def ask(self, worker: Any, leg: Leg, made: Any, start: Arrays | None) -> Any:
+        asked = worker.run.remote(leg, [made], start)
+        self._asked[asked] = worker
+        return asked
+
+    def answers(self, *, wait: bool) -> list[tuple[Any, Ran | None]]:
+        ray = self._staff.ray
+        ready, _ = ray.wait(list(self._asked), num_returns=1, timeout=None if wait else 0)
+        found: list[tuple[Any, Ran | None]] = []
+        for one in ready:
+            worker = self._asked.pop(one)
+            try:
+                found.append((one, ray.get(one)))
+            except ray.exceptions.RayTaskError as error:
+                raise _retold(error) from None
+            except ray.exceptions.RayError as error:  # the actor or its machine is gone
+                self._staff.lose(worker, error)
+                found.append((one, None))
+        return found
+
+    def forget(self, worker: Any, course: int) -> None:
+        worker.leave.remote(course)
+
+    def close(self) -> None:
         self._staff.rest()
 
 
@@ -180,6 +228,7 @@ class _Actor:
         torch.set_num_threads(1)
         self._world = -1
         self._worker: Worker | None = None
+        self._runner = Runner()
 
     def there(self) -> int:
         """Say that it is there: the number of its process."""
@@ -189,9 +238,19 @@ class _Actor:
         """Make a world, so that it is there when it is needed."""
         self._in(world, made)
 
-    def carry_out(self, world: int, made: list[Any], part: Part, alike: dict[int, Arrays]) -> Done:
+    def carry_out(self, world: int, made: list[Any], part: Part, alike: dict[int, Arrays]) -> Done | None:
         """What some jobs did in a world."""
         return self._in(world, made).carry_out(part, alike)
+
+    def run(self, leg: Leg, made: list[Any], start: Arrays | None) -> Ran:
+        """Run rounds of whole replicas."""
+        import ray
+
+        return self._runner.run(leg, lambda: ray.get(made[0]), start)
+
+    def leave(self, course: int) -> None:
+        """Drop replicas."""
+        self._runner.forget(course)
 
     def _in(self, world: int, made: list[Any]) -> Worker:
         if self._worker is None or self._world != world:

@@ -1,21 +1,22 @@
 """A worker: it has the data and a world of its own, and does the work of some clients when it is told to.
 
-It keeps nothing of what it is told: a part of a cohort is a pure function of the message, so that any worker
-may do it, and do it again.
+A part of a cohort is a pure function of the message, so that any worker may do it, and do it again. Memories
+that a worker has made it keeps under their marks, so that they need not come back to it; who sends the parts
+has them, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from consilience.engine.determinism import Precision, repeatable
-from consilience.engine.executors.base import Order, Outcome
-from consilience.engine.rounds.exchange import rows_of
+from consilience.engine.executors.base import Order, Outcome, joined
+from consilience.engine.rounds.exchange import renewed, rows_of
 from consilience.engine.rounds.simulation import Simulation
 from consilience.transfer import to_device
 from consilience.types import State
@@ -40,6 +41,24 @@ class Part:
     """States with a row a job, by their number among all."""
     shared: list[Arrays]
     """States that all of them see whole."""
+    known: tuple[int, ...] = ()
+    """The marks of the memories that the worker has, one a job; 0: it comes along, in the order of jobs."""
+    marks: tuple[int, ...] = ()
+    """Those under which it is to keep the new ones."""
+    dropped: tuple[int, ...] = ()
+    """Those of memories that it need not keep any longer."""
+    batches: tuple[int, ...] = ()
+    """Which batches of the test set a single job is about, where not all; each has an outcome of its own."""
+
+    def of(self, rows: Sequence[int]) -> Part:
+        """The part of some of the jobs."""
+        return replace(
+            self,
+            jobs=tuple(self.jobs[row] for row in rows),
+            hosts=self.hosts and tuple(self.hosts[row] for row in rows),
+            places=tuple(self.places[row] for row in rows),
+            own={number: of_rows(one, rows) for number, one in self.own.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -62,39 +81,73 @@ class Worker:
 
     def __init__(self, make: Callable[[], Simulation], precision: Precision) -> None:
         self._simulation, self._precision = make(), precision
+        self._kept: dict[int, Arrays] = {}
+        """Memories by their marks."""
 
-    def carry_out(self, part: Part, alike: dict[int, Arrays]) -> Done:
-        """What some jobs did.
+    def carry_out(self, part: Part, alike: dict[int, Arrays]) -> Done | None:
+        """What some jobs did; None where memories are missing that it should have kept.
 
         Args:
             part: The jobs.
             alike: States with a row a replica, by their number among all.
         """
+        if any(mark and mark not in self._kept for mark in part.known):
+            return None
         world = self._simulation.world
         places = np.array(part.places, dtype=np.int64)
         states = {
             number: rows_of(unpacked(one, world.device), world.device, places)
             for number, one in alike.items()
         }
-        states |= {number: unpacked(one, world.device) for number, one in part.own.items()}
+        errand = self._simulation.errand(part.order)
+        for mark in part.dropped:
+            self._kept.pop(mark, None)
+        own = part.own
+        if errand.remembered is not None and any(part.known):
+            own = {**own, errand.remembered: self._recalled(part, own.get(errand.remembered, {}))}
+        states |= {number: unpacked(one, world.device) for number, one in own.items()}
         cohort = world.cohort(part.jobs, part.round, part.hosts)
+        given = [states[number] for number in sorted(states)]
+        shared = [unpacked(one, world.device) for one in part.shared]
+        some = [cohort.on_test_batch(number) for number in part.batches] or [cohort]
         with repeatable(world.device, self._precision):
-            outcome = world.executor.clients(
-                cohort,
-                self._simulation.errand(part.order),
-                [states[number] for number in sorted(states)],
-                shared=[unpacked(one, world.device) for one in part.shared],
-            )
+            outcome = joined([world.executor.clients(one, errand, given, shared=shared) for one in some])
+        memories = packed(outcome.memories)
+        if errand.remembered is not None and part.marks:
+            all_sound = bool(outcome.arrived.all())
+            new = memories if all_sound else packed(renewed(states[errand.remembered], outcome))
+            for row, mark in enumerate(part.marks):
+                self._kept[mark] = of_rows(new, [row])
         return Done(
             packed(outcome.uploads),
-            packed(outcome.memories),
+            memories,
             outcome.arrived.cpu().numpy(),
             {name: value.cpu().numpy() for name, value in outcome.tally.items()},
         )
 
+    def _recalled(self, part: Part, sent: Arrays) -> Arrays:
+        """The memories of all jobs: those that came along, and those that are here."""
+        came = iter(range(len(part.known)))
+        each = [self._kept.pop(mark) if mark else of_rows(sent, [next(came)]) for mark in part.known]
+        return {
+            group: {name: np.concatenate([one[group][name] for one in each]) for name in params}
+            for group, params in each[0].items()
+        }
+
     def close(self) -> None:
         """Give back what the world's executor holds."""
         self._simulation.world.executor.close()
+
+
+def _map(function: Callable[[npt.NDArray[np.generic]], npt.NDArray[np.generic]], arrays: Arrays) -> Arrays:
+    return {
+        group: {name: function(value) for name, value in params.items()} for group, params in arrays.items()
+    }
+
+
+def of_rows(arrays: Arrays, rows: Sequence[int]) -> Arrays:
+    """Some rows of stacked arrays."""
+    return _map(lambda value: value[list(rows)], arrays)
 
 
 def packed(state: State) -> Arrays:
