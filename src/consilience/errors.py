@@ -1,4 +1,4 @@
-"""The one exception that means "the input is wrong": its message is a single clear line; and one for a pause."""
+"""The one exception that means "the input is wrong", its message a single clear line; and a pause."""
 
 from __future__ import annotations
 

@@ -116,4 +116,4 @@ def _list() -> None:
     for file in files:
         recipe = find_recipe(file)
         print(f"{recipe.name:<16} {recipe.title}")
-        print(f"{'':<16} cells: {', '.join(str(cell['label']) for cell in recipe.given['cells'])}")
+        print(f"{'':<16} cells: {', '.join(recipe.cells)}")

@@ -49,7 +49,7 @@ def sweep(
     from consilience.cli.screen import console
     from consilience.cli.sweep_display import watch
     from consilience.errors import UserError, unknown
-    from consilience.sweep import Place, read_study, run
+    from consilience.sweep import read_study, run
     from consilience.sweep.on_ray import OnRay
 
     places: dict[str, Place] = {"here": here(minutes), "ray": OnRay(cluster, cpus, gpus)}
@@ -73,9 +73,9 @@ def sweep(
 
 def here(minutes: float | None) -> Place:
     """This process, for so many minutes."""
-    from consilience.sweep.places import Deadline, Here
+    from consilience.sweep.places import Here, deadline
 
-    return Here() if minutes is None else Here(Deadline(minutes))
+    return Here() if minutes is None else Here(deadline(minutes))
 
 
 def leave(findings: Findings) -> None:

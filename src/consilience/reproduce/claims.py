@@ -64,8 +64,8 @@ def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
     """What became of a claim: it holds where all comparisons say so, in part where some do.
 
     A row is ahead of another where it is better in every seed (of three at least), or in the mean with a
-    probability below 0.05 in a paired t-test. Rows are alike where their means differ by no more than the claim
-    says. Comparisons that are not measured do not count.
+    probability below 0.05 in a paired t-test. Rows are alike where their means differ by no more than the
+    claim says. Comparisons that are not measured do not count.
     """
     tables = [table for table in recipe.tables if table.title in claim.tables]
     if claim.alike is not None:

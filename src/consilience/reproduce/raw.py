@@ -1,7 +1,7 @@
 """Raw results of a cell, small enough for a repository: metrics of every round, configuration, environment.
 
-A folder OUT/RECIPE/CELL holds `config.yaml` as the run resolved it, `metrics.jsonl.gz` without lists over nodes
-and the kinds of traffic, and `run.json`: whether the cell is finished, its digest and the environment.
+A folder RECIPE/CELL holds `config.yaml` as the run resolved it, `metrics.jsonl.gz` without lists over nodes
+and the kinds of traffic, and `run.json`: whether the cell is finished, and the environment.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from consilience import sweeping
 from consilience.config.config import read_config
 from consilience.errors import UserError
 from consilience.experiment.folder import CONFIG, METRICS, SUMMARY, RunFolder, atomic_write
@@ -32,6 +34,15 @@ DIGITS = 6
 """How many digits are kept of a score."""
 
 
+SCORE = "test_accuracy"
+"""The score that the papers' tables are about."""
+
+Label = tuple[str, str, str]
+"""The setting, the method and the swept numbers of a variant, in words."""
+Curves = dict[int, dict[int, float | None]]
+"""The score by round, by seed; None where the model had diverged."""
+
+
 @dataclass(frozen=True)
 class Raw:
     """What is kept of a cell."""
@@ -40,6 +51,20 @@ class Raw:
     lines: list[dict[str, Any]]
     finished: bool
     environment: Mapping[str, Any]
+
+    @cached_property
+    def curves(self) -> dict[Label, Curves]:
+        """The scores of every variant."""
+        found: dict[Label, Curves] = {}
+        for line in self.lines:
+            if SCORE in line:
+                found.setdefault(label_of(line), {}).setdefault(line["seed"], {})[line["round"]] = line[SCORE]
+        return found
+
+    @cached_property
+    def stopped(self) -> bool:
+        """Whether some ended before their last round, since they had reached what was asked for."""
+        return any("stopped" in line for line in self.lines)
 
     @property
     def seconds(self) -> float:
@@ -52,6 +77,11 @@ class Raw:
         """The rounds that the longest setting was to have."""
         sections = [self.config, *(self.config.get("compare") or ())]
         return max(int(section.get("rounds", self.config["rounds"])) for section in sections)
+
+
+def label_of(line: Mapping[str, Any]) -> Label:
+    """What tells the variant of a line from others."""
+    return line["setting"], line["method"], sweeping.label_of(line.get("swept", {}))
 
 
 def of_run(path: Path) -> Raw | None:
