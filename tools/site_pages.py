@@ -19,7 +19,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "consilience"
-FROM_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+FROM_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "RESULTS.md": "tables.md"}
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 

@@ -33,7 +33,7 @@ class Comparison:
     """In how many seeds it is better."""
     seeds: int
     p: float | None
-    """That of a paired t-test; None where there is no spread, or a value is missing."""
+    """The probability of a paired t-test; None where there is no spread, or a value is missing."""
     in_rounds: bool
 
     @property

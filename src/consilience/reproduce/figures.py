@@ -22,7 +22,7 @@ class Figure:
     """One figure of a table, for every seed."""
 
     values: Mapping[int, float | None]
-    """By seed: a percentage, or the rounds to a target; None where it diverged, or was not reached."""
+    """A percentage, or the rounds to a target, by seed; None where it diverged, or was not reached."""
     rounds: int
     """How many rounds there were."""
     in_rounds: bool
