@@ -28,7 +28,7 @@ def ends(*scores: float) -> list[list[float | None]]:
     [
         (ends(0.1, 0.5, 0.9), ends(0.2, 0.6, 0.91), "holds"),  # in every seed
         (ends(0.1, 0.5, 0.9), ends(0.0, 0.6, 0.91), "does not hold here"),  # in two of three
-        (ends(0.1, 0.5), ends(0.2, 0.6), "does not hold here"),  # two seeds are no evidence
+        (ends(0.1, 0.5), ends(0.2, 0.6), "not known yet"),  # two seeds are no evidence
         (ends(*[0.5] * 10), ends(0.49, *[0.6 + n / 1000 for n in range(9)]), "holds"),  # p below 0.05
         (ends(0.2, 0.6, 0.91), ends(0.1, 0.5, 0.9), "does not hold here"),  # significant the other way
     ],
@@ -38,7 +38,7 @@ def test_one_is_ahead_in_every_seed_or_by_no_accident(recipe, raw, fedavg, hwa, 
 
 
 def test_nothing_is_said_about_what_was_not_measured(recipe: Recipe, raw: Make):
-    assert verdict(recipe, raw({"fedavg": ends(0.1, 0.2, 0.3)})) == "not measured yet"
+    assert verdict(recipe, raw({"fedavg": ends(0.1, 0.2, 0.3)})) == "not known yet"
 
 
 def test_a_target_that_one_alone_reached_decides(recipe: Recipe, raw: Make):
@@ -46,18 +46,22 @@ def test_a_target_that_one_alone_reached_decides(recipe: Recipe, raw: Make):
     assert verdict(recipe, raw({"fedavg": slow, "hwa": fast}), 1) == "holds"
     assert verdict(recipe, raw({"fedavg": fast, "hwa": slow}), 1) == "does not hold here"
     both = judged(recipe.claims[1], recipe, {"first": raw({"fedavg": slow, "hwa": slow})})
-    assert both.reasons == ("rounds, 20 %: +0.0 rounds, better in 0 of 3 seeds",)  # nobody is at 50 %
+    assert both.reasons == ("rounds, 20 %: 0.0 rounds fewer, better in 0 of 3 seeds",)  # nobody is at 50 %
 
 
 def test_a_run_that_ended_too_early_decides_nothing(recipe: Recipe, raw: Make):
     short, long = [[0.1]] * 3, [[0.1, 0.1, 0.3]] * 3
-    assert verdict(recipe, raw({"fedavg": short, "hwa": long}), 1) == "not measured yet"
+    assert verdict(recipe, raw({"fedavg": short, "hwa": long}), 1) == "not known yet"
     assert verdict(recipe, raw({"fedavg": [[0.1] * 4] * 3, "hwa": long}), 1) == "holds"
 
 
 def test_rows_are_alike_within_what_the_claim_says(recipe: Recipe, raw: Make):
-    assert verdict(recipe, raw({"fedavg": ends(0.5), "hwa": ends(0.509)}), 2) == "holds"
-    assert verdict(recipe, raw({"fedavg": ends(0.5), "hwa": ends(0.52)}), 2) == "does not hold here"
+    assert verdict(recipe, raw({"fedavg": ends(0.5, 0.5, 0.5), "hwa": ends(0.5, 0.5, 0.527)}), 2) == "holds"
+    assert (
+        verdict(recipe, raw({"fedavg": ends(0.5, 0.5, 0.5), "hwa": ends(0.5, 0.5, 0.56)}), 2)
+        == "does not hold here"
+    )
+    assert verdict(recipe, raw({"fedavg": ends(0.5), "hwa": ends(0.5)}), 2) == "not known yet"
 
 
 def test_reasons_name_the_gain_and_the_paired_probability(recipe: Recipe, raw: Make):

@@ -20,9 +20,9 @@ is made by `python tools/make_results.py` from the raw results in
 
 Accuracies are those of the last round on the test set in per cent, mean and standard deviation over seeds;
 rounds to a target are told for every seed. Of a grid the best variant on the test set is shown, as in the
-papers. One method is ahead of another where it is better in every seed (three at least), or in the mean
-with p below 0.05 in a paired t-test. A claim holds where all comparisons that were measured say so, and in
-part where some do. [docs/results.md](docs/results.md) says more about why.
+papers. One method is ahead of another where it is better in every seed, or in the mean with p below 0.05 in
+a paired t-test. A claim holds where all comparisons with at least three seeds say so, and in part where some
+do. [docs/results.md](docs/results.md) says more about why.
 """
 
 

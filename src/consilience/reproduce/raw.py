@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,8 +31,6 @@ LEFT_OUT = frozenset({"traffic", "messages", "nodes", "dropped"})
 """What is not kept of a line of the metrics."""
 DIGITS = 6
 """How many digits are kept of a score."""
-
-
 SCORE = "test_accuracy"
 """The score that the papers' tables are about."""
 
@@ -126,13 +123,10 @@ def keep(raw: Raw, path: Path) -> bool:
     there = read_raw(path)
     if there is not None and (there.finished, len(there.lines)) > (raw.finished, len(raw.lines)):
         return False
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    atomic_write(
-        path / CONFIG, yaml.safe_dump(dict(raw.config), sort_keys=False, allow_unicode=True).encode()
-    )
-    run = {"finished": raw.finished, "environment": dict(raw.environment)}
-    atomic_write(path / RUN, (json.dumps(run, indent=2) + "\n").encode())
+    path.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(path)
+    folder.write_config(raw.config)
+    folder.write_json(RUN, {"finished": raw.finished, "environment": dict(raw.environment)})
     atomic_write(path / PACKED, _packed(raw.lines))
     return True
 

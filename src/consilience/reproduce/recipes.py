@@ -93,10 +93,8 @@ class Recipe:
         """The sweep of its cells."""
         given = {**self.given, "name": self.name}
         if quick:
-            changes = {
-                "executor": "sequential",
-                **self.quick,
-            }  # recording a step is dearer than a few of them
+            # Recording a step is dearer than a few of them.
+            changes = {"executor": "sequential", **self.quick}
             given["cells"] = [_quicker(cell, changes) for cell in given["cells"]]
         if out is not None:
             given["out"] = str(out / "quick" if quick else out)
