@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from scipy import stats
 
 from consilience.reproduce import Recipe
-from consilience.reproduce.claims import analysis_of_variance, judged
+from consilience.reproduce.claims import Judgement, analysis_of_variance, judged
 from consilience.reproduce.figures import Figure, figure_of
 from consilience.reproduce.raw import Raw
 
@@ -71,6 +72,14 @@ def test_reasons_name_the_gain_and_the_paired_probability(recipe: Recipe, raw: M
         recipe.claims[0], recipe, {"first": raw({"fedavg": ends(*fedavg), "hwa": ends(*hwa)})}
     ).reasons
     assert reason == f"scores, end: +7.67 points, better in 3 of 3 seeds, p = {p:.2g}"
+
+
+def test_of_many_comparisons_those_are_told_that_speak_against_the_claim(recipe: Recipe):
+    many = Judgement(
+        recipe.claims[0], "holds in part", ("a", "b", "c", "d", "e", "f", "g"), (True,) * 6 + (False,)
+    )
+    assert many.why() == "so in 6 of 7 comparisons; not so: g"
+    assert replace(many, reasons=("a", "b"), held=(True, False)).why() == "a; b"
 
 
 def test_the_analysis_of_variance_is_scipys(recipe: Recipe, raw: Make):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -18,6 +18,8 @@ SIGNIFICANT = 0.05
 """A probability below which a difference is no accident."""
 ENOUGH = 3
 """The seeds without which nothing is said."""
+MANY = 6
+"""The most comparisons that are told one by one."""
 
 Verdict = Literal["holds", "holds in part", "does not hold here", "not known yet"]
 
@@ -60,6 +62,16 @@ class Judgement:
     claim: Claim
     verdict: Verdict
     reasons: tuple[str, ...]
+    held: tuple[bool, ...]
+    """Whether each of the reasons speaks for it."""
+
+    def why(self) -> str:
+        """The reasons in words: all, or of many only those against it."""
+        if len(self.reasons) <= MANY:
+            return "; ".join(self.reasons)
+        against = [reason for reason, held in zip(self.reasons, self.held, strict=True) if not held]
+        counted = f"so in {sum(self.held)} of {len(self.held)} comparisons"
+        return f"{counted}; not so: {'; '.join(against)}" if against else counted
 
 
 def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
@@ -81,10 +93,15 @@ def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
         for other in claim.of
         if (one := _compared(claim.ahead, other, column, table, cells, several=len(claim.of) > 1)) is not None
     ]
-    return Judgement(claim, _verdict([one.ahead for one in found]), tuple(one.told() for one in found))
+    return _judgement(claim, [(one.told(), one.ahead) for one in found])
 
 
-def _verdict(held: list[bool]) -> Verdict:
+def _judgement(claim: Claim, found: Sequence[tuple[str, bool]]) -> Judgement:
+    held = tuple(one for _, one in found)
+    return Judgement(claim, _verdict(held), tuple(reason for reason, _ in found), held)
+
+
+def _verdict(held: Sequence[bool]) -> Verdict:
     if not held:
         return "not known yet"
     return "holds" if all(held) else "holds in part" if any(held) else "does not hold here"
@@ -120,7 +137,7 @@ def _decided(first: Figure, second: Figure, seeds: list[int]) -> bool:
 
 def _alike(claim: Claim, tables: list[Table], cells: Mapping[str, Raw]) -> Judgement:
     assert claim.alike is not None
-    held, reasons = [], []
+    found = []
     for table in tables:
         for column in (column for column in claim.columns if column in table.columns):
             figures = [figure_of(table, row, column, cells) for row in table.rows]
@@ -128,9 +145,9 @@ def _alike(claim: Claim, tables: list[Table], cells: Mapping[str, Raw]) -> Judge
             means = [one.mean for one in sound if one.mean is not None]
             if len(means) > 1:
                 apart = max(means) - min(means)
-                held.append(apart <= claim.alike)
-                reasons.append(f"{table.title}, {column}: within {apart:.2f} points")
-    return Judgement(claim, _verdict(held), tuple(reasons))
+                reason = f"{table.title}, {column}: within {apart:.2f} points"
+                found.append((reason, apart <= claim.alike))
+    return _judgement(claim, found)
 
 
 def analysis_of_variance(figures: list[Figure]) -> float | None:

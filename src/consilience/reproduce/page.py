@@ -121,7 +121,7 @@ def _claims(recipe: Recipe, cells: Mapping[str, Raw], results: Path | None) -> s
     parts = []
     for claim in recipe.claims:
         found = judged(claim, recipe, cells)
-        why = f" ({'; '.join(found.reasons)})" if found.reasons else ""
+        why = f" ({found.why()})" if found.reasons else ""
         note = f" {claim.note}" if claim.note and results else ""
         parts.append(f"- **{found.verdict}**: {claim.says}{why}.{note}")
     return "\n".join(parts) + "\n" if parts else ""
