@@ -11,7 +11,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models
 # it itself, but pytest loads torch before it.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-everywhere lint docs listings notebooks bench wheel lock sbom audit clean
+.PHONY: setup demo test test-everywhere lint docs listings notebooks results bench wheel lock sbom audit clean
 
 demo: setup
 	$(BIN)/consilience run examples/quickstart.yaml --overwrite
@@ -40,6 +40,9 @@ docs: $(VENV)/.dev  # the site, in site/; to search in it: python -m http.server
 
 listings: setup  # what `consilience methods` and docs/methods.md say
 	$(BIN)/python tools/make_listings.py
+
+results: setup  # RESULTS.md
+	$(BIN)/python tools/make_results.py
 
 notebooks: setup  # what the cells of docs/notebooks/ show
 	$(BIN)/python tools/run_notebooks.py

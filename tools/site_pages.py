@@ -19,7 +19,12 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "consilience"
-FROM_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
+FROM_ROOT = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "RESULTS.md": "tables.md",
+}
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 

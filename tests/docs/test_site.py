@@ -45,7 +45,7 @@ def test_no_page_loads_anything_from_the_network(pages: dict[str, str]):
 
 def test_links_to_files_outside_the_site_are_only_their_text(pages: dict[str, str]):
     assert "benchmarks/papers" in pages["results.html"]
-    assert "../examples" not in pages["results.html"]
+    assert "../benchmarks" not in pages["results.html"]
     assert 'href="contributing.html"' in pages["index.html"]
     assert "CITATION.cff" in pages["index.html"]
 

@@ -18,7 +18,7 @@ import pytest
 from consilience.config import read_config
 from consilience.errors import UserError
 from consilience.experiment import run as run_alone
-from consilience.sweep import Cell, Study, read_study, run
+from consilience.sweep import Cell, Here, Study, read_study, run
 from consilience.sweep.places import Progress, Watcher
 
 Reader = Callable[..., Study]
@@ -48,6 +48,20 @@ def test_what_is_finished_never_runs_again(study: Reader, noting: Callable[[], A
     findings = run(study(grid={"clients": [3, 4, 2]}), watcher=notes)
     assert notes.news == [("began", "clients=4"), ("finished", "clients=4")]
     assert [row.varied for row in findings.rows] == [{"clients": n} for n in (3, 4, 2)]
+
+
+def test_a_sweep_that_pauses_goes_on_to_the_same_bits(study: Reader, noting: Callable[[], Any]):
+    keys = {"grid": {"clients": [2, 3]}, "base": {"rounds": 4, "checkpoint": {"every": 100}}}
+    whole = study(**keys, name="whole")
+    run(whole)
+    asked = iter([False, False, True])  # before the first cell, and after each of two rounds
+    paused = study(**keys)
+    findings = run(paused, place=Here(lambda: next(asked)))
+    assert [(stage, why) for _, stage, why in findings.cells] == [("begun", ""), ("new", "")]
+    notes = noting()
+    run(paused, watcher=notes)
+    assert [one.rounds for one in notes.rounds] == [3, 4, 1, 2, 3, 4]
+    assert digests(paused) == digests(whole)
 
 
 def test_a_finished_cell_of_another_configuration_is_refused_unless_it_may_go(

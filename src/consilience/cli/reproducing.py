@@ -45,6 +45,9 @@ def reproduce(
     keep: Annotated[
         Path | None, typer.Option(help="Where raw results are kept, small enough for a repository.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Run cells anew whose configuration has changed.")
+    ] = False,
     report: Annotated[bool, typer.Option("--report", help="Show what is there, and run nothing.")] = False,
 ) -> None:
     """Run a paper's table, cell by cell, and show it beside the paper's; the same command goes on.
@@ -52,13 +55,14 @@ def reproduce(
     Without a name, the recipes are listed. Exit code 1 where a cell has failed, 3 where time was up.
     """
     from consilience.reproduce import find_recipe, recipe_files
+    from consilience.reproduce.page import recipe_page
     from consilience.reproduce.recipes import chosen_cells
 
     if name is None:
         _list()
         return
     changes = [*(overrides or []), *([f"device={device}"] if device else [])]
-    changes += [f"seeds={[*range(seeds)]}"] if seeds and not quick else []
+    changes += [f"seeds={[*range(seeds)]}"] if seeds else []
     recipes = [find_recipe(path) for path in recipe_files()] if name == "all" else [find_recipe(name)]
     studies = [
         (recipe, chosen_cells(recipe.study(changes, out=out, quick=quick), cells or [])) for recipe in recipes
@@ -66,19 +70,18 @@ def reproduce(
     place, ended = here(minutes), []
     for recipe, study in studies:
         if not report:
-            ended.append(_run(study, place))
-        found = _collected(recipe, study, keep)
-        _show(recipe, found)
+            ended.append(_run(study, place, overwrite=overwrite))
+        print(recipe_page(recipe, _collected(recipe, study, keep)))
     for findings in ended:
         leave(findings)
 
 
-def _run(study: Study, place: Place) -> Findings:
+def _run(study: Study, place: Place, *, overwrite: bool) -> Findings:
     from consilience.cli.sweep_display import watch
     from consilience.sweep import run
 
     with stoppable(lambda: "the same command goes on"):
-        return run(study, place=place, watcher=watch())
+        return run(study, place=place, watcher=watch(), overwrite=overwrite)
 
 
 def _collected(recipe: Recipe, study: Study, keep: Path | None) -> dict[str, Raw]:
@@ -95,12 +98,6 @@ def _collected(recipe: Recipe, study: Study, keep: Path | None) -> dict[str, Raw
     return found
 
 
-def _show(recipe: Recipe, found: dict[str, Raw]) -> None:
-    from consilience.reproduce.page import recipe_page
-
-    print(recipe_page(recipe, found))
-
-
 def _list() -> None:
     """Print the recipes and their cells."""
     from consilience.errors import UserError
@@ -113,4 +110,4 @@ def _list() -> None:
     for file in files:
         recipe = find_recipe(file)
         print(f"{recipe.name:<16} {recipe.title}")
-        print(f"{'':<16} cells: {', '.join(str(cell['label']) for cell in recipe.given['cells'])}")
+        print(f"{'':<16} cells: {', '.join(recipe.cells)}")

@@ -72,9 +72,9 @@ def sweep(
 
 def here(minutes: float | None) -> Place:
     """This process, for so many minutes."""
-    from consilience.sweep.places import Deadline, Here
+    from consilience.sweep.places import Here, deadline
 
-    return Here() if minutes is None else Here(Deadline(minutes))
+    return Here() if minutes is None else Here(deadline(minutes))
 
 
 def leave(findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""Papers' tables, run again: recipes, raw results, figures beside the papers', and what became of their claims."""
+"""Papers' tables, run again: recipes, raw results, figures beside the papers', and verdicts on claims."""
 
 from __future__ import annotations
 

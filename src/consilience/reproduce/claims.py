@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -17,9 +17,11 @@ from consilience.reproduce.recipes import Claim, Recipe, Table
 SIGNIFICANT = 0.05
 """A probability below which a difference is no accident."""
 ENOUGH = 3
-"""Seeds that count where one method is ahead in all of them."""
+"""The seeds without which nothing is said."""
+MANY = 6
+"""The most comparisons that are told one by one."""
 
-Verdict = Literal["holds", "holds in part", "does not hold here", "not measured yet"]
+Verdict = Literal["holds", "holds in part", "does not hold here", "not known yet"]
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,22 @@ class Comparison:
     """In how many seeds it is better."""
     seeds: int
     p: float | None
-    """That of a paired t-test; None where there is no spread, or a value is missing."""
+    """The probability of a paired t-test; None where there is no spread, or a value is missing."""
     in_rounds: bool
 
     @property
     def ahead(self) -> bool:
-        """Whether the first is ahead: in every seed of several, or in the mean by more than an accident."""
-        if self.seeds >= ENOUGH and self.better == self.seeds:
-            return True
-        return self.p is not None and self.p < SIGNIFICANT and (self.gain or 0) > 0
+        """Whether the first is ahead: in every seed, or in the mean by more than an accident."""
+        significant = self.p is not None and self.p < SIGNIFICANT and (self.gain or 0) > 0
+        return self.better == self.seeds or significant
 
     def told(self) -> str:
         """The comparison in words."""
-        unit = "rounds" if self.in_rounds else "points"
-        gain = "" if self.gain is None else f"{self.gain:+.{1 if self.in_rounds else 2}f} {unit}, "
+        gain = ""
+        if self.gain is not None and self.in_rounds:
+            gain = f"{abs(self.gain):.1f} rounds {'fewer' if self.gain >= 0 else 'more'}, "
+        elif self.gain is not None:
+            gain = f"{self.gain:+.2f} points, "
         p = "" if self.p is None else f", p = {probability(self.p)}"
         return f"{self.where}: {gain}better in {self.better} of {self.seeds} seeds{p}"
 
@@ -58,14 +62,25 @@ class Judgement:
     claim: Claim
     verdict: Verdict
     reasons: tuple[str, ...]
+    held: tuple[bool, ...]
+    """Whether each of the reasons speaks for it."""
+
+    def why(self) -> str:
+        """The reasons in words: all, or of many only those against it."""
+        if len(self.reasons) <= MANY:
+            return "; ".join(self.reasons)
+        against = [reason for reason, held in zip(self.reasons, self.held, strict=True) if not held]
+        counted = f"so in {sum(self.held)} of {len(self.held)} comparisons"
+        return f"{counted}; not so: {'; '.join(against)}" if against else counted
 
 
 def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
     """What became of a claim: it holds where all comparisons say so, in part where some do.
 
     A row is ahead of another where it is better in every seed (of three at least), or in the mean with a
-    probability below 0.05 in a paired t-test. Rows are alike where their means differ by no more than the claim
-    says. Comparisons that are not measured do not count.
+    probability below 0.05 in a paired t-test. Rows are alike where their means differ by no more than the
+    claim says. Comparisons do not count that are not measured with three seeds, or in which nobody reached
+    the target.
     """
     tables = [table for table in recipe.tables if table.title in claim.tables]
     if claim.alike is not None:
@@ -78,12 +93,17 @@ def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
         for other in claim.of
         if (one := _compared(claim.ahead, other, column, table, cells, several=len(claim.of) > 1)) is not None
     ]
-    return Judgement(claim, _verdict([one.ahead for one in found]), tuple(one.told() for one in found))
+    return _judgement(claim, [(one.told(), one.ahead) for one in found])
 
 
-def _verdict(held: list[bool]) -> Verdict:
+def _judgement(claim: Claim, found: Sequence[tuple[str, bool]]) -> Judgement:
+    held = tuple(one for _, one in found)
+    return Judgement(claim, _verdict(held), tuple(reason for reason, _ in found), held)
+
+
+def _verdict(held: Sequence[bool]) -> Verdict:
     if not held:
-        return "not measured yet"
+        return "not known yet"
     return "holds" if all(held) else "holds in part" if any(held) else "does not hold here"
 
 
@@ -94,14 +114,14 @@ def _compared(
     if first is None or second is None:
         return None
     seeds = sorted(first.values.keys() & second.values.keys())
-    if not seeds or (first.in_rounds and not _decided(first, second, seeds)):
+    if len(seeds) < ENOUGH or (first.in_rounds and not _decided(first, second, seeds)):
         return None
     where = f"{table.title}, {column}" + (f", against {other}" if several else "")
     better = sum(first.score(seed) > second.score(seed) for seed in seeds)
     gains = [first.score(seed) - second.score(seed) for seed in seeds]
     if not all(map(math.isfinite, gains)):
         return Comparison(where, None, better, len(seeds), None, first.in_rounds)
-    p = float(stats.ttest_1samp(gains, 0).pvalue) if len(seeds) >= ENOUGH and len(set(gains)) > 1 else None
+    p = float(stats.ttest_1samp(gains, 0).pvalue) if len(set(gains)) > 1 else None
     return Comparison(where, fmean(gains), better, len(seeds), p, first.in_rounds)
 
 
@@ -117,16 +137,17 @@ def _decided(first: Figure, second: Figure, seeds: list[int]) -> bool:
 
 def _alike(claim: Claim, tables: list[Table], cells: Mapping[str, Raw]) -> Judgement:
     assert claim.alike is not None
-    held, reasons = [], []
+    found = []
     for table in tables:
         for column in (column for column in claim.columns if column in table.columns):
             figures = [figure_of(table, row, column, cells) for row in table.rows]
-            means = [one.mean for one in figures if one is not None and one.mean is not None]
+            sound = [one for one in figures if one is not None and len(one.values) >= ENOUGH]
+            means = [one.mean for one in sound if one.mean is not None]
             if len(means) > 1:
                 apart = max(means) - min(means)
-                held.append(apart <= claim.alike)
-                reasons.append(f"{table.title}, {column}: within {apart:.2f} points")
-    return Judgement(claim, _verdict(held), tuple(reasons))
+                reason = f"{table.title}, {column}: within {apart:.2f} points"
+                found.append((reason, apart <= claim.alike))
+    return _judgement(claim, found)
 
 
 def analysis_of_variance(figures: list[Figure]) -> float | None:

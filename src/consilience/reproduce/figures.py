@@ -9,18 +9,12 @@ from fnmatch import fnmatchcase
 from statistics import fmean, stdev
 from typing import Any
 
-from consilience import sweeping
-from consilience.reproduce.raw import Raw
+from consilience.reproduce.raw import Curves, Label, Raw, label_of
 from consilience.reproduce.recipes import PATTERNS, Table
 
-SCORE = "test_accuracy"
-"""The score that the papers' tables are about."""
 FEW = 5
 """The most seeds whose rounds are told one by one."""
 NOTHING = "–"
-
-Curves = dict[int, dict[int, float | None]]
-"""The score by round, by seed; None where the model had diverged."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +22,7 @@ class Figure:
     """One figure of a table, for every seed."""
 
     values: Mapping[int, float | None]
-    """By seed: a percentage, or the rounds to a target; None where it diverged, or was not reached."""
+    """A percentage, or the rounds to a target, by seed; None where it diverged, or was not reached."""
     rounds: int
     """How many rounds there were."""
     in_rounds: bool
@@ -80,14 +74,14 @@ def figure_of(table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> 
     """The figure where a row and a column meet; None where it is not measured.
 
     Of several variants that a row names (a grid that was searched) it is that of the best one: the one that
-    reaches the highest of the table's targets first, or, where there are none, the one with the best mean score
-    at the end. It is the best on the test set, as in the papers.
+    reaches the highest of the table's targets first, or, where there are none, the one with the best mean
+    score at the end. It is the best on the test set, as in the papers.
     """
     wanted = table.entry(row, column)
     raw = cells.get(wanted["cell"])
     if raw is None:
         return None
-    found = _curves(raw.lines, wanted)
+    found = {label: curves for label, curves in raw.curves.items() if _is_wanted(label, wanted)}
     if not found:
         return None
     targets = sorted(
@@ -105,39 +99,27 @@ def figure_of(table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> 
         values = _megabytes(raw.lines, best)
     else:
         values = {seed: _percent(curve[at or max(curve)]) for seed, curve in curves.items()}
-    stopped = any("stopped" in line for line in raw.lines)
     return Figure(
         dict(sorted(values.items())),
         last,
         "target" in wanted,
-        at is not None or stopped or last >= raw.planned,
+        at is not None or raw.stopped or last >= raw.planned,
         best[2] if len(found) > 1 else "",
         len(found),
     )
 
 
-Label = tuple[str, str, str]
-"""The setting, the method and the swept numbers of a variant, in words."""
-
-
-def _curves(lines: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]) -> dict[Label, Curves]:
-    """The curves of all variants that are asked for."""
-    found: dict[Label, Curves] = {}
-    for line in lines:
-        if SCORE not in line:
-            continue
-        if not all(fnmatchcase(line[key], pattern) for key in PATTERNS for pattern in wanted[key]):
-            continue
-        label = (line["setting"], line["method"], sweeping.label_of(line.get("swept", {})))
-        found.setdefault(label, {}).setdefault(line["seed"], {})[line["round"]] = line[SCORE]
-    return found
+def _is_wanted(label: Label, wanted: Mapping[str, Any]) -> bool:
+    """Whether a variant's setting and method match the patterns of an entry."""
+    named = dict(zip(PATTERNS, label, strict=False))
+    return all(fnmatchcase(named[key], pattern) for key in PATTERNS for pattern in wanted[key])
 
 
 def _megabytes(lines: Iterable[Mapping[str, Any]], label: Label) -> dict[int, float | None]:
     """What a variant has sent and received in all rounds, by seed."""
     found: dict[int, float | None] = {}
     for line in lines:
-        if (line["setting"], line["method"], sweeping.label_of(line.get("swept", {}))) == label:
+        if label_of(line) == label:
             sent = (line["bytes_up"] + line["bytes_down"]) / 1e6
             found[line["seed"]] = (found.get(line["seed"]) or 0.0) + sent
     return found

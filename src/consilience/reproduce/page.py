@@ -13,13 +13,16 @@ from consilience.reproduce.recipes import Recipe, Table
 HEAD = """\
 # Results
 
-What the papers have and what this library measured in the same setting: ours, and in brackets the paper's. Every table
-is `consilience reproduce NAME`, a cell of it `consilience reproduce NAME --cell CELL`; this page is made of the raw
-results in [benchmarks/results/papers](benchmarks/results/papers) by `python tools/make_results.py`. Accuracies are
-those of the last round on the test set in per cent, mean and standard deviation over seeds; rounds to a target are
-told for every seed. Of a grid the best variant on the test set is shown, as in the papers. A claim holds where all
-comparisons say so and holds in part where some do: one method is ahead of another where it is better in every seed
-(three at least), or in the mean with p below 0.05 in a paired t-test. [docs/results.md](docs/results.md) says more about why.
+What the papers have and what this library measured in the same setting: ours, and in brackets the paper's.
+Every table is `consilience reproduce NAME`, a cell of it `consilience reproduce NAME --cell CELL`. This page
+is made by `python tools/make_results.py` from the raw results in
+[benchmarks/results/papers](benchmarks/results/papers).
+
+Accuracies are those of the last round on the test set in per cent, mean and standard deviation over seeds;
+rounds to a target are told for every seed. Of a grid the best variant on the test set is shown, as in the
+papers. One method is ahead of another where it is better in every seed, or in the mean with p below 0.05 in
+a paired t-test. A claim holds where all comparisons with at least three seeds say so, and in part where some
+do. [docs/results.md](docs/results.md) says more about why.
 """
 
 
@@ -118,7 +121,7 @@ def _claims(recipe: Recipe, cells: Mapping[str, Raw], results: Path | None) -> s
     parts = []
     for claim in recipe.claims:
         found = judged(claim, recipe, cells)
-        why = f" ({'; '.join(found.reasons)})" if found.reasons else ""
+        why = f" ({found.why()})" if found.reasons else ""
         note = f" {claim.note}" if claim.note and results else ""
         parts.append(f"- **{found.verdict}**: {claim.says}{why}.{note}")
     return "\n".join(parts) + "\n" if parts else ""
@@ -126,9 +129,8 @@ def _claims(recipe: Recipe, cells: Mapping[str, Raw], results: Path | None) -> s
 
 def _measured(recipe: Recipe, cells: Mapping[str, Raw], results: Path | None) -> str:
     """How long each cell took and where, or that it is not measured."""
-    names = [str(cell["label"]) for cell in recipe.given.get("cells", ())]
     lines = []
-    for name in dict.fromkeys([*names, *cells]):
+    for name in dict.fromkeys([*recipe.cells, *cells]):
         raw = cells.get(name)
         if raw is None:
             lines.append(f"- `{name}`: not measured yet")

@@ -1,7 +1,7 @@
 """Raw results of a cell, small enough for a repository: metrics of every round, configuration, environment.
 
-A folder OUT/RECIPE/CELL holds `config.yaml` as the run resolved it, `metrics.jsonl.gz` without lists over nodes
-and the kinds of traffic, and `run.json`: whether the cell is finished, its digest and the environment.
+A folder RECIPE/CELL holds `config.yaml` as the run resolved it, `metrics.jsonl.gz` without lists over nodes
+and the kinds of traffic, and `run.json`: whether the cell is finished, and the environment.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from consilience import sweeping
 from consilience.config.config import read_config
 from consilience.errors import UserError
 from consilience.experiment.folder import CONFIG, METRICS, SUMMARY, RunFolder, atomic_write
@@ -31,6 +32,13 @@ LEFT_OUT = frozenset({"traffic", "messages", "nodes", "dropped"})
 """What is not kept of a line of the metrics."""
 DIGITS = 6
 """How many digits are kept of a score."""
+SCORE = "test_accuracy"
+"""The score that the papers' tables are about."""
+
+Label = tuple[str, str, str]
+"""The setting, the method and the swept numbers of a variant, in words."""
+Curves = dict[int, dict[int, float | None]]
+"""The score by round, by seed; None where the model had diverged."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,20 @@ class Raw:
     lines: list[dict[str, Any]]
     finished: bool
     environment: Mapping[str, Any]
+
+    @cached_property
+    def curves(self) -> dict[Label, Curves]:
+        """The scores of every variant."""
+        found: dict[Label, Curves] = {}
+        for line in self.lines:
+            if SCORE in line:
+                found.setdefault(label_of(line), {}).setdefault(line["seed"], {})[line["round"]] = line[SCORE]
+        return found
+
+    @cached_property
+    def stopped(self) -> bool:
+        """Whether some ended before their last round, since they had reached what was asked for."""
+        return any("stopped" in line for line in self.lines)
 
     @property
     def seconds(self) -> float:
@@ -53,6 +75,11 @@ class Raw:
         """The rounds that the longest setting was to have."""
         sections = [self.config, *(self.config.get("compare") or ())]
         return max(int(section.get("rounds", self.config["rounds"])) for section in sections)
+
+
+def label_of(line: Mapping[str, Any]) -> Label:
+    """What tells the variant of a line from others."""
+    return line["setting"], line["method"], sweeping.label_of(line.get("swept", {}))
 
 
 def of_run(path: Path) -> Raw | None:
@@ -97,13 +124,10 @@ def keep(raw: Raw, path: Path) -> bool:
     there = read_raw(path)
     if there is not None and (there.finished, len(there.lines)) > (raw.finished, len(raw.lines)):
         return False
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    atomic_write(
-        path / CONFIG, yaml.safe_dump(dict(raw.config), sort_keys=False, allow_unicode=True).encode()
-    )
-    run = {"finished": raw.finished, "environment": dict(raw.environment)}
-    atomic_write(path / RUN, (json.dumps(run, indent=2) + "\n").encode())
+    path.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(path)
+    folder.write_config(raw.config)
+    folder.write_json(RUN, {"finished": raw.finished, "environment": dict(raw.environment)})
     atomic_write(path / PACKED, _packed(raw.lines))
     return True
 

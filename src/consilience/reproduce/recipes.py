@@ -84,11 +84,18 @@ class Recipe:
     quick: Mapping[str, Any]
     """Changes, by dotted key, that make it small enough for a processor."""
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The names of its cells."""
+        return tuple(str(cell["label"]) for cell in self.given["cells"])
+
     def study(self, overrides: Sequence[str] = (), *, out: Path | None = None, quick: bool = False) -> Study:
         """The sweep of its cells."""
         given = {**self.given, "name": self.name}
         if quick:
-            given = {**given, "cells": [_quicker(cell, self.quick) for cell in given.get("cells", [])]}
+            # Recording a step is dearer than a few of them.
+            changes = {"executor": "sequential", **self.quick}
+            given["cells"] = [_quicker(cell, changes) for cell in given["cells"]]
         if out is not None:
             given["out"] = str(out / "quick" if quick else out)
         return study_of(given, self.file, overrides)
@@ -144,11 +151,24 @@ def read_recipe(file: Path) -> Recipe:
             {key: value for key, value in given.items() if key in KEYS},
             given.get("quick", {}),
         )
+        _check_cells(recipe)
     except KeyError as error:
         raise UserError(f"{file}: {error.args[0]} is missing") from None
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     return recipe
+
+
+def _check_cells(recipe: Recipe) -> None:
+    """Refuse cells without a name, and tables that show another one."""
+    cells = recipe.given["cells"]
+    for number, cell in enumerate(cells):
+        if "label" not in cell:
+            raise UserError(f"cells[{number}]: a cell of a recipe has a label, by which it is called")
+    for table in recipe.tables:
+        for name in table.cells:
+            if name not in recipe.cells:
+                raise UserError(f"table {table.title!r}: {unknown('cell', name, recipe.cells)}")
 
 
 def _table(given: Mapping[str, Any], number: int) -> Table:

@@ -79,18 +79,10 @@ class Here(Place):
             watcher.ended(cell, reason)
 
 
-class Deadline:
-    """Says to pause where what comes next would not end in time, if it takes as long as what was last."""
-
-    def __init__(self, minutes: float) -> None:
-        self._asked = time.monotonic()
-        self._end = self._asked + 60 * minutes
-
-    def __call__(self) -> bool:
-        """Whether it is time."""
-        now = time.monotonic()
-        took, self._asked = now - self._asked, now
-        return now + took > self._end
+def deadline(minutes: float) -> Pause:
+    """What says to pause when so many minutes from now are over."""
+    end = time.monotonic() + 60 * minutes
+    return lambda: time.monotonic() > end
 
 
 Tell = Callable[[Progress], object]

@@ -112,3 +112,16 @@ def test_a_missing_file_is_one_line_that_names_it(
     layout: str, file: str, expected: list[str], check_missing: Callable[..., None]
 ):
     check_missing("femnist", LAYOUTS[layout], file, expected)
+
+
+def test_letters_share_a_class_with_their_capitals_and_digits_are_left_out(
+    put: Callable[..., None], tmp_path: Path
+):
+    labels = np.array([9, 10, 36, 35, 61, 0, 11, 37, 12], np.uint8)  # 9, A, a, Z, z, 0, B, b, C
+    put(tmp_path, {PACKED: femnist_packed(y=labels)})
+    letters = load("femnist-letters", tmp_path)
+    assert (letters.outputs, letters.targets.tolist()) == (26, [0, 25, 1, 1])
+    assert letters.test_targets.tolist() == [0, 25, 2]
+    np.testing.assert_array_equal(letters.inputs[0, 0], PIXELS[2])
+    assert letters.groups.tolist() == [1, 1, 2, 2]
+    assert letters.test_groups.tolist() == [0, 1, 2]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from torch import Tensor
+
 from consilience.data.dataset import Dataset
 from consilience.data.sets.base import Source
 from consilience.data.sets.femnist import FEMNIST
@@ -29,13 +31,15 @@ class FemnistLetters(Source):
     def read(self, root: Path) -> Dataset:
         whole = FEMNIST.read(root)
         train, test = whole.targets >= DIGITS, whole.test_targets >= DIGITS
+        assert isinstance(whole.inputs, Tensor)  # it is held in memory, with its writers
+        assert isinstance(whole.test_inputs, Tensor)
         assert whole.groups is not None
         assert whole.test_groups is not None
         return Dataset(
             self.name,
-            whole.inputs[train.nonzero().squeeze(1)],
+            whole.inputs[train],
             (whole.targets[train] - DIGITS) % LETTERS,
-            whole.test_inputs[test.nonzero().squeeze(1)],
+            whole.test_inputs[test],
             (whole.test_targets[test] - DIGITS) % LETTERS,
             LETTERS,
             groups=whole.groups[train],
