@@ -161,8 +161,8 @@ def _flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return row
 
 
-LISTS = ("nodes", "traffic")
-"""What is no single number in a line of metrics."""
+LISTS = ("nodes", "traffic", "curvature")
+"""What is no single number in a line of metrics, or of clients."""
 
 
 class Listener:
