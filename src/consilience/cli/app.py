@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from consilience import __version__
-from consilience.cli import deploying, monitoring, noding, sweeping
+from consilience.cli import deploying, monitoring, noding, reporting, sweeping
 from consilience.errors import UserError, is_interrupt, unknown
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 monitoring.register(app)
+reporting.register(app)
 sweeping.register(app)
 deploy_app = typer.Typer(
     help="Real federations: members in processes and on machines of their own.", no_args_is_help=True

@@ -130,7 +130,7 @@ class EvaluateSection(Section):
     )
     curvature: bool = Field(
         False,
-        description="Whether every client trains once more at the end, to record the curvature of each output.",
+        description="Whether every client trains once more at the end and records each output's curvature.",
     )
 
     @model_validator(mode="after")

@@ -31,6 +31,8 @@ STATES, WEIGHTS, MEMORIES = "states", "weights", "memories"
 """Whole states of methods that have ended, from which a run goes on; plain models; what clients remember."""
 TRACKING = "tracking.json"
 """What tells a run apart for trackers."""
+REPORT = "report.html"
+"""The page about a run, where it was asked for."""
 SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT = "sweep.png", "nodes.png", "map.png", "coordinates.png"
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
@@ -112,7 +114,18 @@ class RunFolder:
         # It may have been about another problem.
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
         plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
-        for name in (CHECKPOINT, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, *plots, CONFIG):
+        for name in (
+            CHECKPOINT,
+            SUMMARY,
+            METRICS,
+            CLIENTS,
+            PARTITIONS,
+            PLAN,
+            TRACKING,
+            REPORT,
+            *plots,
+            CONFIG,
+        ):
             (self.path / name).unlink(missing_ok=True)
         for name in (STATES, WEIGHTS, MEMORIES, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)

@@ -175,8 +175,8 @@ COUNTED = 10_000
 def outline(arms: list[Arm]) -> dict[str, Any]:
     """What a run is going to do, for those who watch it: methods, seeds, rounds, and who hears whom.
 
-    Links are those of the first seed in the first round, and `held` is how many rows of each class each client
-    has in that seed.
+    Links are those of the first seed in the first round, and `held` is how many rows of each class each
+    client has in that seed.
     """
     settings: dict[str, dict[str, Any]] = {}
     for arm in arms:
@@ -203,7 +203,9 @@ def _held(scene: Scene) -> list[list[int]]:
     classes = scene.dataset.outputs
     if not scene.task_problem.has_classes or scene.population * classes > COUNTED:
         return []
-    counts = class_counts(scene.dataset.targets.cpu().numpy(), scene.partitions[scene.seeds[0]].shards, classes)
+    counts = class_counts(
+        scene.dataset.targets.cpu().numpy(), scene.partitions[scene.seeds[0]].shards, classes
+    )
     return counts.tolist()
 
 

@@ -125,6 +125,16 @@ class Result:
             save(figure, Path(path))
         return figure
 
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write one page about the run, which a browser shows without a network, and return where it is.
+
+        Args:
+            path: The file; by default report.html in the run's folder.
+        """
+        from consilience.experiment.reporting import report
+
+        return report([self.folder], None if path is None else Path(path))
+
     def to_pandas(self, of: Literal["rounds", "clients", "methods"] = "rounds") -> pandas.DataFrame:
         """A data frame with a row for every round, client or method; swept numbers are columns.
 

@@ -1,8 +1,8 @@
 """What clients know about each output of a model: the curvature of its last layer, output by output.
 
-It is what HWA weighs by, and is shown client by client (Fig. 2 of its paper): from a model each client trains as
-in a round, by the plain loss, and takes the empirical Fisher diagonal of the last layer at the trained weights,
-on its own rows. So it can be had of any method's models.
+It is what HWA weighs by, and is shown client by client (Fig. 2 of its paper): from a model each client trains
+as in a round, by the plain loss, and takes the empirical Fisher diagonal of the last layer at the trained
+weights, on its own rows. So it can be had of any method's models.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def check_outputs(params: Params) -> None:
         )
 
 
-def output_curvature(world: World, models: State, jobs: Sequence[tuple[int, int]], round_number: int) -> Floats:
+def output_curvature(
+    world: World, models: State, jobs: Sequence[tuple[int, int]], round_number: int
+) -> Floats:
     """[jobs, outputs] the mean curvature of the parameters behind each output, per row of a client's data.
 
     Args:
