@@ -111,9 +111,9 @@ def list_run(path: Path, name: str) -> Listing:
         if not summary:
             run = read_run(path)
             methods = _counted(run.records)
-            seeds = {line["seed"] for line in run.records}
-            rounds = max((line["round"] for line in run.records), default=0)
-            return Listing(name, run.state, methods, rounds, len(seeds), written=run.written)
+            seeds = {seed for by_seed in run.rows.values() for seed in by_seed}
+            rounds = [max(lines) for by_seed in run.rows.values() for lines in by_seed.values()]
+            return Listing(name, run.state, methods, max(rounds, default=0), len(seeds), written=run.written)
         rows, metric = summary["methods"], known_metric(summary["metric"])
         plan = read_object(path / PLAN)
         if "metric" in plan:

@@ -206,7 +206,7 @@ def _held(scene: Scene) -> list[list[int]]:
     counts = class_counts(
         scene.dataset.targets.cpu().numpy(), scene.partitions[scene.seeds[0]].shards, classes
     )
-    return counts.tolist()
+    return [[int(count) for count in held] for held in counts]
 
 
 def _graphs(scene: Scene) -> dict[str, str]:

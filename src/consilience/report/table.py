@@ -63,7 +63,7 @@ def comparison_table(
         best = metric.best(row.final_mean for row in rows if row.final_mean is not None)
         first = {key: soonest([row.rounds_to[key] for row in rows]) for _, _, key in aims}
         for place, row in enumerate(rows):
-            numbers = [
+            numbers: list[Text | str] = [
                 _shown(row.best_mean, metric),
                 *([_shown(row.personal_mean, metric)] if personal else []),
                 *(_shown(row.scores[one.name]["mean"], one) for one in goals),

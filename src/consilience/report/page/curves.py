@@ -40,7 +40,8 @@ def curves(by_seed: BySeed, most: int) -> tuple[dict[str, dict[str, list[Any]]],
     is None for one seed.
     """
     spent = _spent(by_seed)
-    found, left_out = {}, False
+    found: dict[str, dict[str, list[Any]]] = {}
+    left_out = False
     for score in scores_of(by_seed):
         values = [score_curve(run, score) for run in by_seed.values()]
         rounds = sorted({number for one in values for number in one})

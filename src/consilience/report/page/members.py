@@ -20,7 +20,8 @@ RANKS, MEMBERS, CELLS = 200, 400, 8000
 def partition_of(group: Group) -> dict[str, Any] | None:
     """Who holds how many rows of which class in the first seed; without classes, how many rows."""
     parts = group.source.partitions.get(group.setting, {}).get("seeds", {})
-    seed, first = next(iter(parts.items()), (None, {}))
+    nothing: dict[str, Any] = {}
+    seed, first = next(iter(parts.items()), ("", nothing))
     held = group.source.plan.get("settings", {}).get(group.setting, {}).get("held")
     sizes = first.get("sizes", [])
     counts = held if held and len(held) == len(sizes) else [[size] for size in sizes]
@@ -101,7 +102,7 @@ def nodes_of(group: Group) -> dict[str, Any] | None:
 
 def _node_scores(one: Entry, metric: str) -> dict[str, Any] | None:
     seed, run = next(iter(one.by_seed.items()))
-    rows = {number: values for number, record in run.items() if len(values := node_values(record, metric))}
+    rows = {number: found for number, record in run.items() if len(found := node_values(record, metric))}
     if not rows:
         return None
     nodes = min(max(map(len, rows.values())), MEMBERS)
