@@ -94,11 +94,11 @@ def test_tables_say_what_the_terminal_says(tmp_path, written):
     (group,) = collected(written(tmp_path / "run"), targets=[0.5, 2.0])["groups"]
     entries = group["entries"]
     assert [one["reached"][0] for one in entries] == [
-        {"mean": pytest.approx(14 / 3), "reached": 3, "seeds": 3},
-        {"mean": pytest.approx(11 / 3), "reached": 3, "seeds": 3},
+        {"mean": pytest.approx(14 / 3), "reached": 3, "seeds": 3, "shown": "4.7"},
+        {"mean": pytest.approx(11 / 3), "reached": 3, "seeds": 3, "shown": "3.7"},
     ]
     assert group["first"] == [[False, True], [False, False]]
-    assert entries[0]["reached"][1] == {"mean": None, "reached": 0, "seeds": 3}
+    assert entries[0]["reached"][1] == {"mean": None, "reached": 0, "seeds": 3, "shown": "never"}
     told = group["significance"]
     assert told["best"] == 1
     assert told["against"][1][0]["test"] == "paired t-test"

@@ -128,9 +128,8 @@ function lines(width, spec) {
     place = grid.reduce((best, one, index) => Math.abs(x(one) - px) < Math.abs(x(grid[best]) - px) ? index : best, 0);
     return words(grid[place]);
   });
-  const leave = () => { cursor.setAttribute("visibility", "hidden"); tell(null); };
-  picture.addEventListener("pointerleave", leave);
-  picture.addEventListener("blur", leave);
+  picture.addEventListener("pointerleave", () => cursor.setAttribute("visibility", "hidden"));
+  picture.addEventListener("blur", () => { cursor.setAttribute("visibility", "hidden"); tell(null); });
   picture.addEventListener("keydown", (event) => {
     const step = {ArrowLeft: -1, ArrowRight: 1}[event.key];
     if (!step) return;
@@ -216,8 +215,8 @@ function clientScores(group) {
       y: {log: state.log, show: number, bounds: metric.percent ? [0, 100] : null, lower: !metric.higher_is_better}});
   };
   const rows = {"held out": "the rows that each keeps back", "test set": "the global test set, with each client's own model",
-    training: "the rows that each trains on (nobody keeps rows back: partition.holdout)"}[told.rows];
-  const note = () => `At the end, on ${rows}. ` + (state.by === "rank"
+    training: "the rows that each trains on (nobody keeps rows back: partition.holdout)"};
+  const note = () => `At the end, on ${told.rows.map((kind) => rows[kind]).join(", or on ")}. ` + (state.by === "rank"
     ? "Clients of different seeds hold different rows, so those of one rank are put together."
     : `Seed ${first.seed}` + (first.of > first.clients.length ? `, the first ${first.clients.length} of ${first.of} clients.` : "."));
   const [whole, made] = figure("clients", `${metric.name} of clients` + (metric.unit ? ` (${metric.unit})` : ""), controls, make, note);

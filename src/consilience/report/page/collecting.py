@@ -16,7 +16,8 @@ from consilience.report.page.members import clients_of, curvature_of, nodes_of, 
 from consilience.report.papers import shown_variance
 from consilience.report.runs import Entry, Group, Run
 from consilience.report.significance import Comparison, against, variance
-from consilience.report.summary import soonest, target_key
+from consilience.report.summary import RoundsTo, soonest, target_key
+from consilience.report.table import shown_final, shown_rounds
 
 REFERENCES = 12
 """The most methods of a group each of which the others are compared with; of more, only the best one is."""
@@ -82,17 +83,20 @@ def _entry(one: Entry, group: Group, labels: Sequence[str], points: int) -> dict
         "finished": one.finished,
         "seeds": sorted(one.by_seed),
         "rounds": told.rounds,
-        "final": [told.final_mean, told.final_std],
-        "best": [told.best_mean, told.best_std],
+        "final": {"mean": told.final_mean, "std": told.final_std, "shown": shown_final(told, group.metric)},
+        "best": told.best_mean,
         "own": told.personal_mean,
-        "diverged": told.diverged,
-        "reached": [told.rounds_to[target_key(target)] for target in group.targets],
+        "reached": [_reached(told.rounds_to[target_key(target)]) for target in group.targets],
         "bytes": [told.bytes_up, told.bytes_down],
         "rate": told.samples_per_s,
         "clients": {name: spread.to_json() for name, spread in told.clients.items()}.get(group.metric.name),
         "curves": drawn,
         "thinned": thinned,
     }
+
+
+def _reached(one: RoundsTo) -> dict[str, Any]:
+    return {**one, "shown": "never" if one["mean"] is None else shown_rounds(one)}
 
 
 def _significance(group: Group) -> dict[str, Any] | None:

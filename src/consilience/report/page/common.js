@@ -64,10 +64,13 @@ function tell(text, x, y) {
   hint.style.left = Math.max(4, Math.min(x + 14, innerWidth - box.width - 8)) + "px";
   hint.style.top = (y + 14 + box.height > innerHeight ? Math.max(4, y - box.height - 14) : y + 14) + "px";
 }
+// What a finger has asked for stays until it touches something else, or the page moves.
+document.addEventListener("pointerdown", () => tell(null), true);
+addEventListener("scroll", () => tell(null), {passive: true});
 function hinted(one, words) {
   for (const kind of ["pointermove", "pointerdown"])
     one.addEventListener(kind, (event) => tell(words(event), event.clientX, event.clientY));
-  one.addEventListener("pointerleave", () => tell(null));
+  one.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") tell(null); });
   return one;
 }
 

@@ -14,6 +14,9 @@ from consilience.report.summary import Record, score_curve
 POINTS, LEAST, MOST = 20_000, 50, 400
 """How many points all curves of a page have together, and how many a curve has at least and at most."""
 
+SCORES, SPREADS = ("test_", "personal_", "own_", "train_loss"), ("_std", "_min", "_max")
+"""How the names of what is drawn begin, and how those of what is not drawn end."""
+
 T = TypeVar("T")
 
 
@@ -49,15 +52,16 @@ def curves(by_seed: BySeed, most: int) -> tuple[dict[str, dict[str, list[Any]]],
         left_out |= len(kept) < len(rounds)
         lines = [_point(number, values) for number in kept]
         mean, std, seeds = (list(column) for column in zip(*lines, strict=True))
-        where = {"round": kept, "bytes": [spent[n][0] for n in kept], "seconds": [spent[n][1] for n in kept]}
+        traffic, seconds = zip(*(spent[number] for number in kept), strict=True)
+        where: dict[str, list[Any]] = {"round": kept, "bytes": list(traffic), "seconds": list(seconds)}
         found[score] = {**where, "mean": mean, "std": std, "seeds": seeds}
     return found, left_out
 
 
 def scores_of(by_seed: BySeed) -> list[str]:
-    """The names of the scores that are recorded over rounds: those on the test set, and the training loss."""
+    """The names of the scores that are recorded over rounds, without those of their spread over clients."""
     keys = dict.fromkeys(key for run in by_seed.values() for record in run.values() for key in record)
-    return [*(key for key in keys if key.startswith("test_")), *(key for key in keys if key == "train_loss")]
+    return [key for key in keys if key.startswith(SCORES) and not key.endswith(SPREADS)]
 
 
 def _point(number: int, curves_: Sequence[Mapping[int, float]]) -> tuple[float | None, float | None, int]:

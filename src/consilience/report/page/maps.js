@@ -10,13 +10,19 @@ function bubbles(group) {
   const largest = Math.max(1, ...counts.flat()), name = (client) => part.names[client] || `client ${client}`;
   const make = (given) => {
     const left = part.classes ? 34 : 12, cell = Math.max(9, Math.min(34, (given - left - 12) / clients));
-    const row = Math.min(cell, 26), width = Math.max(given, left + clients * cell + 12), height = classes * row + 44;
+    const row = Math.min(cell, 26), width = Math.max(given, left + clients * cell + 12);
+    const words = part.names.map((one) => one.length > 14 ? one.slice(0, 13) + "…" : one);
+    const below = Math.max(20, ...words.map((one) => 6.2 * one.length + 8)), height = classes * row + below + 24;
     const picture = svg("svg", {width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
       "aria-label": `${group.title}: rows of each class at each client`});
     const radius = (count) => 0.48 * row * Math.sqrt(count / largest);
     const stepX = tickStep(clients, (width - left) / 34), stepY = tickStep(classes, classes * row / 13);
-    for (let client = 0; client < clients; client += stepX) picture.append(svg("text",
-      {x: left + (client + 0.5) * cell, y: classes * row + 20, "text-anchor": "middle"}, String(client)));
+    for (let client = 0; client < clients; client += words.length ? tickStep(clients, (width - left) / 13) : stepX) {
+      const [x, y] = [left + (client + 0.5) * cell, classes * row + (words.length ? 12 : 20)];
+      picture.append(words.length
+        ? svg("text", {x, y, "text-anchor": "end", transform: `rotate(-90 ${x} ${y})`, dy: 4}, words[client])
+        : svg("text", {x, y, "text-anchor": "middle"}, String(client)));
+    }
     for (let label = 0; label < classes; label += 1) {
       const y = (classes - label - 0.5) * row + 4;
       picture.append(svg("line", {class: "grid", x1: left, x2: left + clients * cell, y1: y, y2: y}));

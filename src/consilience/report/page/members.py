@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from consilience.problems import Metric
 from consilience.report.clients import KINDS
 from consilience.report.node_records import node_values
 from consilience.report.page.curves import short, thinned
@@ -45,43 +46,35 @@ def partition_of(group: Group) -> dict[str, Any] | None:
 
 
 def clients_of(group: Group) -> dict[str, Any] | None:
-    """The scores of clients at the end: of every client in the first seed, and ranked, over all seeds."""
-    prefix, rows = next(
-        ((prefix, rows) for prefix, rows in (*KINDS, ("train_", "training")) if _scored(group, prefix)),
-        ("", ""),
-    )
+    """The scores of clients at the end: of every client in the first seed, and ranked, over all seeds.
+
+    Each method has those that say most: of clients' own models, on rows that they keep back, where it can.
+    """
+    found = [_client_scores(one, group.metric) for one in group.entries]
+    rows = dict.fromkeys(one["rows"] for one in found if one)
+    return {"rows": list(rows), "entries": found} if rows else None
+
+
+def _client_scores(one: Entry, metric: Metric) -> dict[str, Any] | None:
+    kinds = (*KINDS, ("train_", "training"))
+    prefix, rows = next((kind for kind in kinds if _scored(one, kind[0] + metric.name)), ("", ""))
     if not prefix:
         return None
-    score = f"{prefix}{group.metric.name}"
-    return {
-        "score": score,
-        "rows": rows,
-        "entries": [_client_scores(one, score, group) for one in group.entries],
-    }
-
-
-def _scored(group: Group, prefix: str) -> bool:
-    """Whether some client has such a score."""
-    lines = (line for one in group.entries for line in one.clients)
-    return any(_finite(line.get(f"{prefix}{group.metric.name}")) is not None for line in lines)
-
-
-def _client_scores(one: Entry, score: str, group: Group) -> dict[str, Any] | None:
+    score = prefix + metric.name
     seeds: dict[object, list[Record]] = {}
     for line in one.clients:
         if _finite(line.get(score)) is not None:
             seeds.setdefault(line["seed"], []).append(line)
-    if not seeds:
-        return None
     first = next(iter(seeds.values()))
     by_rank = [
-        sorted((float(str(line[score])) for line in lines), reverse=not group.metric.higher_is_better)
+        sorted((float(str(line[score])) for line in lines), reverse=not metric.higher_is_better)
         for lines in seeds.values()
     ]
     # Clients of different seeds hold different rows: the worst of each are compared, not those of one number.
     ranks = thinned(range(min(map(len, by_rank))), RANKS)
     columns = [[values[rank] for values in by_rank] for rank in ranks]
     return {
+        "rows": rows,
         "seed": next(iter(seeds)),
         "clients": [
             [line["client"], short(float(str(line[score]))), line.get("samples")] for line in first[:MEMBERS]
@@ -92,6 +85,11 @@ def _client_scores(one: Entry, score: str, group: Group) -> dict[str, Any] | Non
         "std": [short(statistics.stdev(column)) if len(column) > 1 else None for column in columns],
         "seeds": len(by_rank),
     }
+
+
+def _scored(one: Entry, score: str) -> bool:
+    """Whether some client has such a score."""
+    return any(_finite(line.get(score)) is not None for line in one.clients)
 
 
 def nodes_of(group: Group) -> dict[str, Any] | None:

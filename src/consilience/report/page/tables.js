@@ -13,31 +13,23 @@ function methodCell(entry) {
   return button;
 }
 
-function reachedIn(told) {
-  if (told.mean === null) return "never";
-  return told.mean.toFixed(1) + (told.reached < told.seeds ? ` (${told.reached}/${told.seeds})` : "");
-}
 const aimed = (target, metric) => number((metric.percent ? 100 : 1) * target) + (metric.unit ? " " + metric.unit : "");
 
 function results(group) {
   const metric = group.metric, unit = metric.unit ? ` (${metric.unit})` : "";
-  const means = group.entries.map((entry) => entry.final[0]).filter(known);
+  const means = group.entries.map((entry) => entry.final.mean).filter(known);
   const best = means.length ? means.reduce((a, b) => metric.higher_is_better === (a > b) ? a : b) : null;
-  const final = (entry) => entry.diverged
-    ? "diverged" + (entry.diverged < entry.seeds.length ? ` (${entry.diverged}/${entry.seeds.length})` : "")
-    : score(entry.final[0], metric, false) + (entry.seeds.length > 1 && known(entry.final[1])
-      ? " ± " + spreadOf(entry.final[1], metric) : "");
   const note = ["Mean ± standard deviation over seeds on the test set, after the last round. ",
     group.targets.length ? "Rounds to a target are means over the seeds that reached it, whose share stands beside where not all did; " +
       "best is who reached it in the largest share of seeds, then soonest. " : "",
     "Bytes are those of one seed's whole run."];
   return [table("results", [
     {head: "method", word: true, cell: methodCell},
-    {head: metric.name + unit, cell: (entry) => strong(final(entry), entry.final[0] !== null && entry.final[0] === best)},
-    {head: "best" + unit, cell: (entry) => score(entry.best[0], metric, false)},
+    {head: metric.name + unit, cell: (entry) => strong(entry.final.shown, known(entry.final.mean) && entry.final.mean === best)},
+    {head: "best" + unit, cell: (entry) => score(entry.best, metric, false)},
     {head: "own" + unit, there: (entry) => known(entry.own), cell: (entry) => score(entry.own, metric, false)},
     ...group.targets.map((target, index) => ({head: `rounds to ${aimed(target, metric)}`,
-      cell: (entry, row) => strong(reachedIn(entry.reached[index]), group.first[index][row])})),
+      cell: (entry, row) => strong(entry.reached[index].shown, group.first[index][row])})),
     {head: "sent", cell: (entry) => bytes(entry.bytes[0])},
     {head: "received", cell: (entry) => bytes(entry.bytes[1])},
     {head: "samples/s", there: (entry) => known(entry.rate), cell: (entry) => known(entry.rate)
