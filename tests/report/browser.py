@@ -54,15 +54,21 @@ class Browser:
     def script(self, text: str, *values: Any) -> Any:
         return self.call("/execute/sync", {"script": text, "args": values})
 
+    def settle(self) -> None:
+        """Wait until the page has been told what has changed, and has been drawn."""
+        frames = "requestAnimationFrame(() => requestAnimationFrame(() => arguments[0]()))"
+        self.call("/execute/async", {"script": frames, "args": []})
+
     def click(self, selector: str) -> None:
         found = self.call("/element", {"using": "css selector", "value": selector})[ELEMENT]
         self.call(f"/element/{found}/click")
 
     def hover(self, selector: str, x: float = 0.5, y: float = 0.5) -> str:
         """Move the pointer to a place in an element, and give what the hint says."""
+        self.script("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
+        self.settle()  # a page that moves takes the hint away
         place = self.script(
-            "const one = document.querySelector(arguments[0]); one.scrollIntoView({block: 'center'});"
-            "const box = one.getBoundingClientRect();"
+            "const box = document.querySelector(arguments[0]).getBoundingClientRect();"
             "const at = [box.left + arguments[1] * box.width, box.top + arguments[2] * box.height];"
             "return at.map(Math.round)",
             *(selector, x, y),
@@ -78,12 +84,14 @@ class Browser:
         """A window of so many pixels, from phones on."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.protocol("Emulation.setDeviceMetricsOverride", **size)
+        self.settle()
 
     def prefer(self, scheme: str) -> None:
         """Day or night: `light` or `dark`."""
         self.protocol(
             "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
         )
+        self.settle()
 
     def complaints(self) -> list[str]:
         """What the console has said since the last time."""

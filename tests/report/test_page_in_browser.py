@@ -84,7 +84,7 @@ def test_the_page(tmp_path, page):
         told = view.hover(f"{graph} figure[data-plot=curves] svg", 0.99)
         assert told.startswith("round 6\n")
         assert "fedavg: 62.76 % ± 0.73 (3 seeds)" in told
-        assert "class 0: 5" in view.hover(f"{graph} figure[data-plot=partition] svg", 0.16, 0.55)
+        assert "class 0: 5" in view.hover(f"{graph} figure[data-plot=partition] svg", 0.1, 0.35)
         assert ", round 1: 1.67 %" in view.hover(f"{graph} figure[data-plot=nodes] svg", 0.12, 0.1)
         key = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
         focus = f'document.querySelector("{graph} figure[data-plot=curves] svg").focus();'

@@ -41,6 +41,7 @@ def test_other_seeds_are_independent_samples():
         ({0: 0.9}, {1: 0.7}, "fewer than 3 seeds"),
         ({**ONE, 3: math.nan}, OTHER, "a seed has diverged or has no score"),
         (ONE, ONE, "they differ by the same in every seed"),
+        (ONE, {seed: value - 0.1 for seed, value in ONE.items()}, "they differ by the same in every seed"),
         (dict.fromkeys(range(3), 0.5), dict.fromkeys(range(5, 8), 0.6), "every seed gave the same"),
     ],
 )

@@ -6,7 +6,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from consilience.experiment.folder import CLIENTS, CONFIG, METRICS, PARTITIONS, 
 from consilience.problems import PROBLEMS, Metric
 from consilience.report.listing import Listing
 from consilience.report.runs import Run, distinct
-from consilience.report.summary import runs_by_method
 from consilience.sweeping import without_numbers
 
 CLIENT_KEYS = frozenset({"setting", "method", "seed", "client"})
@@ -29,9 +27,8 @@ STATUS = "status.json"
 def read_runs(paths: Iterable[Path]) -> list[Run]:
     """The runs in some folders, or in those below, with names that tell them apart."""
     found = list(dict.fromkeys(path for given in paths for path in _given(given)))
-    runs = [read_run(path) for path in found]
     names = distinct([path.resolve() for path in found])
-    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+    return [read_run(path, name) for path, name in zip(found, names, strict=True)]
 
 
 def _given(path: Path) -> list[Path]:
@@ -56,18 +53,14 @@ def find_runs(folder: Path) -> list[Path]:
     return found
 
 
-def read_run(path: Path) -> Run:
-    """The run in a folder; a file that is damaged is named in one line."""
+def read_run(path: Path, name: str = "") -> Run:
+    """The run in a folder, by default with the folder's name; a file that is damaged is named in one line."""
     folder = RunFolder(path)
     config = _read_config(path / CONFIG)
     plan, summary = read_object(path / PLAN), read_object(path / SUMMARY)
     records = folder.read_lines(METRICS)
-    try:
-        runs_by_method(records)
-    except UserError as error:
-        raise UserError(f"{path / METRICS} is damaged: {error}") from None
     clients, partitions = folder.read_lines(CLIENTS), read_object(path / PARTITIONS)
-    for name, sound in (
+    for file, sound in (
         (CLIENTS, all(line.keys() >= CLIENT_KEYS for line in clients)),
         (PLAN, all(map(_is_planned, plan.get("settings", {}).values()))),
         (
@@ -76,10 +69,10 @@ def read_run(path: Path) -> Run:
         ),
     ):
         if not sound:
-            raise UserError(f"{path / name} is damaged: something is missing in it")
+            raise UserError(f"{path / file} is damaged: something is missing in it")
     metric = _metric(path, plan, summary, records)
-    return Run(
-        name=path.name,
+    run = Run(
+        name=name or path.name,
         path=path,
         config=config,
         metric=metric,
@@ -90,9 +83,14 @@ def read_run(path: Path) -> Run:
         partitions=partitions,
         summary=summary,
         written=max(
-            (path / name).stat().st_mtime for name in (SUMMARY, METRICS, CONFIG) if (path / name).exists()
+            (path / file).stat().st_mtime for file in (SUMMARY, METRICS, CONFIG) if (path / file).exists()
         ),
     )
+    try:
+        _ = run.rows
+    except UserError as error:
+        raise UserError(f"{path / METRICS} is damaged: {error}") from None
+    return run
 
 
 def _is_planned(setting: object) -> bool:

@@ -18,19 +18,9 @@ BySeed = Mapping[int, Mapping[int, Record]]
 """The records of a method by seed and round."""
 
 ASIDE = frozenset(
-    {"name", "out", "note", "targets", "metrics", "tracking", "checkpoint", "deploy", "memories", "evaluate"}
-    | {
-        "device",
-        "memory",
-        "executor",
-        "workers",
-        "cluster",
-        "lanes",
-        "precision",
-        "compile",
-        "compare",
-        "label",
-    }
+    {"name", "label", "out", "note", "targets", "metrics", "evaluate", "tracking", "checkpoint", "compare"}
+    | {"deploy", "device", "memory", "memories", "executor", "workers", "cluster", "lanes", "precision"}
+    | {"compile"}
 )
 """Keys that change nothing about what is learned, but for rounding."""
 OF_TRAINING = frozenset(
@@ -87,9 +77,9 @@ class Run:
 
     def section(self, setting: str) -> Mapping[str, Any]:
         """The configuration of a setting: an item of `compare`, or all of it."""
-        items = self.config.get("compare") or ()
-        fitting = [one for one in items if setting == one["label"] or setting.startswith(f"{one['label']} ")]
-        return max(fitting, key=lambda one: len(one["label"]), default=self.config)
+        items = {str(one.get("label", "")): one for one in self.config.get("compare") or ()}
+        fitting = [label for label in items if f"{setting} ".startswith(f"{label} ")]
+        return items[max(fitting, key=len)] if fitting else self.config
 
     @cached_property
     def rows(self) -> Mapping[tuple[str, str], BySeed]:
@@ -188,16 +178,13 @@ def _entries(
     """The methods of a group; those of runs that differ in seeds alone are one."""
     alike: dict[str, list[tuple[Run, str, str]]] = {}
     for run, setting, method in members:
-        alike.setdefault(_key(run.section(setting), ASIDE | {"seeds"}, method), []).append(
-            (run, setting, method)
-        )
+        key = _key(run.section(setting), ASIDE | {"seeds"}, method)
+        alike.setdefault(key, []).append((run, setting, method))
     entries = []
     for parts in alike.values():
         seeds = [seed for run, setting, method in parts for seed in run.rows[setting, method]]
-        together = len(set(seeds)) == len(seeds)
-        entries += [
-            _entry(some, metric, targets) for some in ([parts] if together else [[one] for one in parts])
-        ]
+        apart = [parts] if len(set(seeds)) == len(seeds) else [[one] for one in parts]
+        entries += [_entry(some, metric, targets) for some in apart]
     labels = [one.label for one in entries]
     if len(set(labels)) == len(labels) and not _differences(entries):
         return tuple(entries)

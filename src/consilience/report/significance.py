@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -61,14 +61,14 @@ def compared(one: Finals, other: Finals) -> Comparison:
     if len(shared) >= LEAST:
         left, right = [one[seed] for seed in shared], [other[seed] for seed in shared]
         apart = statistics.fmean(a - b for a, b in zip(left, right, strict=True))
-        if len({a - b for a, b in zip(left, right, strict=True)}) == 1:
+        if _alike([a - b for a, b in zip(left, right, strict=True)], max(map(abs, [*left, *right]))):
             return Comparison(apart, len(shared), "", why="they differ by the same in every seed")
         return Comparison(apart, len(shared), "paired t-test", _finite(stats.ttest_rel(left, right).pvalue))
     least = min(len(one), len(other))
     difference = statistics.fmean(one.values()) - statistics.fmean(other.values()) if least else None
     if least < LEAST:
         return Comparison(difference, least, "", why=f"fewer than {LEAST} seeds")
-    if len({*one.values()}) == 1 and len({*other.values()}) == 1:
+    if _alike(one.values()) and _alike(other.values()):
         return Comparison(difference, least, "", why="every seed gave the same")
     found = stats.ttest_ind(list(one.values()), list(other.values()), equal_var=False)
     return Comparison(difference, least, "Welch's t-test", _finite(found.pvalue))
@@ -100,7 +100,7 @@ def variance(methods: Sequence[Finals]) -> Variance | None:
         return Variance(len(methods), seeds, None, None, "a seed has diverged or has no score")
     if seeds < LEAST:
         return Variance(len(methods), seeds, None, None, f"fewer than {LEAST} seeds")
-    if all(len({*one.values()}) == 1 for one in methods):
+    if all(_alike(one.values()) for one in methods):
         return Variance(len(methods), seeds, None, None, "every seed gave the same")
     found = stats.f_oneway(*(list(one.values()) for one in methods))
     return Variance(len(methods), seeds, _finite(found.statistic), _finite(found.pvalue))
@@ -115,6 +115,13 @@ def shown_p(p: float | None) -> str:
     if p is None:
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _alike(values: Iterable[float], scale: float | None = None) -> bool:
+    """Whether values differ by no more than rounding, of numbers of some size (by default their own)."""
+    found = list(values)
+    largest = max(map(abs, found)) if scale is None else scale
+    return max(found) - min(found) <= 1e-12 * largest
 
 
 def _finite(value: float) -> float | None:
