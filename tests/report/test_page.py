@@ -99,6 +99,7 @@ def test_tables_say_what_the_terminal_says(tmp_path, written):
     ]
     assert group["first"] == [[False, True], [False, False]]
     assert entries[0]["reached"][1] == {"mean": None, "reached": 0, "seeds": 3, "shown": "never"}
+    assert entries[0]["final"]["seeds"] == [[0, 0.75], [1, pytest.approx(0.74)], [2, pytest.approx(0.73)]]
     told = group["significance"]
     assert told["best"] == 1
     assert told["against"][1][0]["test"] == "paired t-test"

@@ -16,7 +16,7 @@ from consilience.report.page.members import clients_of, curvature_of, nodes_of, 
 from consilience.report.papers import shown_variance
 from consilience.report.runs import Entry, Group, Run
 from consilience.report.significance import Comparison, against, variance
-from consilience.report.summary import RoundsTo, soonest, target_key
+from consilience.report.summary import RoundsTo, finals_by_seed, soonest, target_key
 from consilience.report.table import shown_final, shown_rounds
 
 REFERENCES = 12
@@ -76,6 +76,8 @@ def _group(group: Group, labels: Sequence[str], points: int) -> dict[str, Any]:
 def _entry(one: Entry, group: Group, labels: Sequence[str], points: int) -> dict[str, Any]:
     told = one.summary
     drawn, thinned = curves(one.by_seed, points)
+    ends = finals_by_seed(one.by_seed, f"test_{group.metric.name}")
+    finals = [[seed, value if math.isfinite(value) else None] for seed, value in ends.items()]
     return {
         "label": one.label,
         "style": labels.index(one.label),
@@ -83,7 +85,7 @@ def _entry(one: Entry, group: Group, labels: Sequence[str], points: int) -> dict
         "finished": one.finished,
         "seeds": sorted(one.by_seed),
         "rounds": told.rounds,
-        "final": {"mean": told.final_mean, "std": told.final_std, "shown": shown_final(told, group.metric)},
+        "final": {"mean": told.final_mean, "shown": shown_final(told, group.metric), "seeds": finals},
         "best": told.best_mean,
         "own": told.personal_mean,
         "reached": [_reached(told.rounds_to[target_key(target)]) for target in group.targets],
@@ -110,10 +112,6 @@ def _significance(group: Group) -> dict[str, Any] | None:
         "best": group.best,
         "variance": shown_variance(found),
         "against": {one: [_compared(beside) for beside in against(one, finals)] for one in references},
-        "finals": [
-            {str(seed): value if math.isfinite(value) else None for seed, value in one.items()}
-            for one in finals
-        ],
     }
 
 

@@ -19,13 +19,15 @@ function results(group) {
   const metric = group.metric, unit = metric.unit ? ` (${metric.unit})` : "";
   const means = group.entries.map((entry) => entry.final.mean).filter(known);
   const best = means.length ? means.reduce((a, b) => metric.higher_is_better === (a > b) ? a : b) : null;
+  const each = (entry) => entry.final.seeds.map(([seed, value]) => `seed ${seed}: ${score(value, metric)}`).join("\n");
   const note = ["Mean ± standard deviation over seeds on the test set, after the last round. ",
     group.targets.length ? "Rounds to a target are means over the seeds that reached it, whose share stands beside where not all did; " +
       "best is who reached it in the largest share of seeds, then soonest. " : "",
     "Bytes are those of one seed's whole run."];
   return [table("results", [
     {head: "method", word: true, cell: methodCell},
-    {head: metric.name + unit, cell: (entry) => strong(entry.final.shown, known(entry.final.mean) && entry.final.mean === best)},
+    {head: metric.name + unit, cell: (entry) => el("span", {title: each(entry)},
+      strong(entry.final.shown, known(entry.final.mean) && entry.final.mean === best))},
     {head: "best" + unit, cell: (entry) => score(entry.best, metric, false)},
     {head: "own" + unit, there: (entry) => known(entry.own), cell: (entry) => score(entry.own, metric, false)},
     ...group.targets.map((target, index) => ({head: `rounds to ${aimed(target, metric)}`,
