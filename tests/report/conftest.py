@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from consilience.problems import Classification
 from consilience.report.node_records import Peers
+from consilience.report.summary import summarise
 
 
 def _record(number=1, seed=0, method="dechw", setting="ring", **nodes):
@@ -100,3 +104,92 @@ def legible():
         assert not [pair for pair in combinations(seen, 2) if pair[0].overlaps(pair[1])]
 
     return check
+
+
+CONFIG = {
+    "name": "run",
+    "method": [{"name": "fedavg", "label": "fedavg"}],
+    "data": {"name": "mnist-sample"},
+    "partition": {"name": "shards_two_classes", "holdout": 0.2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "clients": 4,
+    "rounds": 6,
+    "solver": {"name": "sgd", "lr": 0.1},
+    "topology": {"name": "star"},
+    "seeds": [0, 1, 2],
+    "targets": [0.5, 0.9],
+    "note": "",
+    "compare": [],
+}
+"""What tests look at of a configuration."""
+
+
+def _written(
+    path: Path,
+    methods=("fedavg", "hwa"),
+    seeds=(0, 1, 2),
+    rounds=6,
+    clients=4,
+    *,
+    setting="star",
+    ended=True,
+    nodes=False,
+    curvature=False,
+    names=(),
+    metric=Classification.metric,
+    values=None,
+    **config,
+):
+    """A run's folder, in which every method has a curve that grows with its place and its seed."""
+    path.mkdir(parents=True)
+    score = metric.name
+
+    def value(place, seed, number):
+        if values is not None:
+            return values(place, seed, number)
+        return (number + place) / (rounds + len(methods)) - 0.01 * seed * (place + 1)
+
+    who = [(place, method, seed) for place, method in enumerate(methods) for seed in seeds]
+    records = [
+        {"setting": setting, "method": method, "seed": seed, "round": number}
+        | {f"test_{score}": value(place, seed, number), "test_loss": 1 / number, "train_loss": 2 / number}
+        | {"bytes_up": 1000 * (place + 1), "bytes_down": 500, "seconds": 0.25, "samples": 100, "dropped": []}
+        | ({"nodes": {score: [0.1 * number / rounds + 0.01 * n for n in range(clients)]}} if nodes else {})
+        for place, method, seed in who
+        for number in range(1, rounds + 1)
+    ]
+    members = [
+        {"setting": setting, "method": method, "seed": seed, "client": client, "samples": 10 + client}
+        | {"held_out": 2, f"own_{score}": 0.5 + 0.01 * client - 0.1 * seed, "own_loss": 0.5}
+        | ({"curvature": [0.1 * client + output for output in range(3)]} if curvature else {})
+        for _, method, seed in who
+        for client in range(clients)
+    ]
+    plan = {"topology": setting, "held": [[5, client, 0] for client in range(clients)]}
+    plan |= {"methods": {method: {"rounds": rounds, "seeds": list(seeds)} for method in methods}}
+    recipe = {"name": "shards_two_classes", "options": {"holdout": 0.2}, "seed": seeds[0]}
+    part = {"recipe": recipe, "sizes": [5 + client for client in range(clients)], "sha256": "ab"}
+    part |= {"holdout_sizes": [2] * clients, "dropped": 0, **({"clients": list(names)} if names else {})}
+    files = {
+        "config.yaml": json.dumps(
+            CONFIG | {"clients": clients, "seeds": list(seeds), "rounds": rounds} | config
+        ),
+        "plan.json": json.dumps({"metric": metric._asdict(), "settings": {setting: plan}}),
+        "partitions.json": json.dumps({setting: {"data": "d", "seeds": {str(seeds[0]): part}}}),
+        "metrics.jsonl": "".join(json.dumps(line) + "\n" for line in records),
+        "clients.jsonl": "".join(json.dumps(line) + "\n" for line in members),
+    }
+    if ended:
+        rows = [one.to_json() for one in summarise(records, (0.5, 0.9), metric, clients=members)]
+        environment = {"consilience": "0.1.0", "torch": "2.13.0"}
+        told = {"name": path.name, "metric": score, "note": "", "digest": "f00d" * 16, "methods": rows}
+        files["summary.json"] = json.dumps(told | {"environment": environment})
+    for name, text in files.items():
+        (path / name).write_text(text)
+    return path
+
+
+@pytest.fixture
+def written():
+    """Writes the folder of a run that has been, or is still at work."""
+    return _written

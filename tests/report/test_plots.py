@@ -13,7 +13,8 @@ from PIL import Image
 
 from consilience.errors import UserError
 from consilience.problems import Classification, NextToken, Regression
-from consilience.report.plots import COLOURS, DASHES, MARKERS, best_records, score_figure, score_plot
+from consilience.report.choosing import best_records
+from consilience.report.plots import COLOURS, DASHES, MARKERS, score_figure, score_plot
 
 SETTINGS = ("setting 0", "setting 1")
 ACCURACY, R2, PERPLEXITY = Classification.metric, Regression.metric, NextToken.metric

@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from consilience import __version__
-from consilience.cli import deploying, monitoring, noding, reproducing, sweeping
+from consilience.cli import deploying, monitoring, noding, reporting, reproducing, sweeping
 from consilience.cli.interrupts import stoppable
 from consilience.cli.screen import guard_log
 from consilience.engine.spread.joining import begin
@@ -28,6 +28,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 monitoring.register(app)
+reporting.register(app)
 sweeping.register(app)
 reproducing.register(app)
 deploy_app = typer.Typer(

@@ -128,11 +128,17 @@ class EvaluateSection(Section):
         default_factory=list,
         description="Parameters whose curvature and weight at every node are recorded, e.g. head.bias[3].",
     )
+    curvature: bool = Field(
+        False,
+        description="Whether every client trains once more at the end and records each output's curvature.",
+    )
 
     @model_validator(mode="after")
     def _recorded(self) -> EvaluateSection:
         if self.coordinates and not self.nodes:
             raise UserError("evaluate.coordinates are among the lists over nodes: set evaluate.nodes: true")
+        if self.curvature and not self.clients:
+            raise UserError("evaluate.curvature is among the results of clients: set evaluate.clients: true")
         return self
 
     @field_validator("coordinates")

@@ -23,6 +23,7 @@ from consilience.engine.executors.sequential import Sequential
 from consilience.engine.memory import LEAST, usual_memory
 from consilience.engine.modules import module_of, takes_tokens, try_model
 from consilience.engine.network import Network
+from consilience.engine.rounds.output_curvature import check_outputs
 from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.scene import ExecutorName, Scene
 from consilience.engine.spread.elsewhere import Elsewhere
@@ -89,6 +90,8 @@ def check(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> None:
     check_augmentations(scene.augment, some if takes_tokens(scene.dataset) else some.to(scene.dtype))
     for coordinate in scene.coordinates:
         coordinate.check(model["params"])
+    if scene.curvature:
+        check_outputs(model["params"])
     for algorithm, _ in fitted(scene.dataset, task, variants):
         algorithm.init_hub(model)
         algorithm.init_memory(model)
@@ -165,6 +168,7 @@ def _setting(
         memory=scene.memory or usual_memory(scene.device),
         resident=scene.resident,
         coordinates=scene.coordinates,
+        curvature=scene.curvature,
         whole=tuple(one for one in scene.metrics if isinstance(one, Whole)),
         redraw=functools.lru_cache(maxsize=128)(lambda seed, drawing: adjacency_of(scene, seed, drawing)),
     )

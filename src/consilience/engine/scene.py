@@ -76,6 +76,8 @@ class Scene:
     """How many rounds are ahead."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters whose curvature and weight are recorded at every node of a graph."""
+    curvature: bool = False
+    """Whether every client's curvature is recorded at the end, output by output."""
     metrics: tuple[Score | Whole, ...] = ()
     """Scores beside those of the problem."""
 

@@ -88,6 +88,8 @@ class World:
     """Whether what clients remember is held in memory."""
     coordinates: tuple[Coordinate, ...] = ()
     """Parameters about which nodes' records say more."""
+    curvature: bool = False
+    """Whether clients' results have their curvature, output by output."""
     whole: tuple[Whole, ...] = ()
     """Scores that need all rows of a model at once; the task has the others."""
     _cohorts: OrderedDict[Hashable, Cohort] = field(default_factory=OrderedDict, repr=False, compare=False)

@@ -19,14 +19,16 @@ from consilience.experiment.folder import (
     plots_of,
 )
 from consilience.experiment.planning import Arm, plan
+from consilience.experiment.reading import known_metric
 from consilience.experiment.records import peers_of
 from consilience.experiment.sealing import read_sealed
-from consilience.problems import PROBLEMS, Metric
+from consilience.problems import Metric
+from consilience.report.choosing import CURVES, best_records
 from consilience.report.coordinate_plots import coordinates_plot
 from consilience.report.node_map import MAPPED, map_plot
 from consilience.report.node_plots import nodes_plot
 from consilience.report.node_records import has_coordinates, settings_with_nodes
-from consilience.report.plots import CURVES, best_records, score_plot
+from consilience.report.plots import score_plot
 from consilience.report.saving import FORMATS
 from consilience.report.summary import Record, summarise
 from consilience.report.sweep_plots import is_sweep, sweep_plot
@@ -96,8 +98,7 @@ def redraw(path: Path, kind: str = "png", to: Path | None = None) -> list[Path]:
         arms = plan(load_config(path / CONFIG).resolved())
         metric = arms[0].scene.task_problem.metric
     except UserError:  # data or a model of the user's own, which are not in the folder
-        arms, metrics = [], {problem.metric.name: problem.metric for problem in PROBLEMS.values()}
-        metric = metrics.get(summary["metric"], Metric(summary["metric"]))
+        arms, metric = [], known_metric(summary["metric"])
     if to is not None:
         to.mkdir(parents=True, exist_ok=True)
     return draw(records, arms, metric, to or path, summary["name"], kind)

@@ -39,6 +39,8 @@ EARLY = "early"
 """Lines and checkpoints of methods that were begun before their turn."""
 TRACKING = "tracking.json"
 """What tells a run apart for trackers."""
+REPORT = "report.html"
+"""The page about a run, where it was asked for."""
 SWEEP_PLOT, NODE_PLOT, MAP, COORDINATE_PLOT = "sweep.png", "nodes.png", "map.png", "coordinates.png"
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
@@ -114,8 +116,8 @@ class RunFolder:
         # It may have been about another problem.
         plots = [name for problem in PROBLEMS.values() for name in plots_of(problem.metric)]
         plots = [str(Path(name).with_suffix(ending)) for name in plots for ending in PLOT_ENDINGS]
-        files = (CHECKPOINT, PREVIOUS, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, *plots, CONFIG)
-        for name in files:
+        files = (CHECKPOINT, PREVIOUS, SUMMARY, METRICS, CLIENTS, PARTITIONS, PLAN, TRACKING, REPORT, CONFIG)
+        for name in (*files, *plots):
             (self.path / name).unlink(missing_ok=True)
         for name in (STATES, WEIGHTS, MEMORIES, EARLY, tensorboard.FOLDER):
             shutil.rmtree(self.path / name, ignore_errors=True)

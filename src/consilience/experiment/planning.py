@@ -304,5 +304,6 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *
         compiled=None if config.compile == "auto" else config.compile == "always",
         rounds=config.rounds,
         coordinates=tuple(Coordinate.parse(text) for text in config.evaluate.coordinates),
+        curvature=config.evaluate.curvature,
         metrics=made_for(config.metrics, config.problem or dataset.problem, dataset.outputs),
     )

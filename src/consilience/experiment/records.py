@@ -14,6 +14,7 @@ import torch
 
 from consilience import __version__, tree, wire
 from consilience.config import Config
+from consilience.data.heterogeneity import class_counts
 from consilience.engine.build import adjacency_of, model_digest
 from consilience.engine.rounds.pending import Record
 from consilience.engine.scene import Scene
@@ -132,7 +133,7 @@ def _rounded(nodes: Mapping[str, list[float]]) -> dict[str, list[float]]:
     return {name: [float(f"{value:.6g}") for value in values] for name, values in nodes.items()}
 
 
-def client_line(arm: Arm, result: Mapping[str, float | int]) -> dict[str, Any]:
+def client_line(arm: Arm, result: Mapping[str, Any]) -> dict[str, Any]:
     """One line about a client at the end."""
     label, seed = arm.who(int(result["replica"]))
     names = arm.scene.partitions[seed].names
@@ -168,12 +169,15 @@ def manifests(arms: list[Arm]) -> dict[str, Any]:
 
 DRAWN = 400
 """The most nodes whose links are written down for those who draw them."""
+COUNTED = 10_000
+"""The most pairs of a client and a class whose rows are written down."""
 
 
 def outline(arms: list[Arm]) -> dict[str, Any]:
     """What a run is going to do, for those who watch it: methods, seeds, rounds, and who hears whom.
 
-    Links are those of the first seed in the first round.
+    Links are those of the first seed in the first round, and `held` is how many rows of each class each
+    client has in that seed.
     """
     settings: dict[str, dict[str, Any]] = {}
     for arm in arms:
@@ -185,6 +189,7 @@ def outline(arms: list[Arm]) -> dict[str, Any]:
                 "methods": {},
                 **({} if graph is None else {"edges": np.argwhere(np.triu(graph)).tolist()}),
                 **({"redrawn": config.network.redraw_every} if config.network.redraw_every else {}),
+                **({"held": held} if (held := _held(scene)) else {}),
             }
         for label in arm.labels:
             planned = settings[arm.setting]["methods"].setdefault(
@@ -192,6 +197,17 @@ def outline(arms: list[Arm]) -> dict[str, Any]:
             )
             planned["seeds"] += scene.seeds
     return {"metric": arms[0].scene.task_problem.metric._asdict(), "settings": settings}
+
+
+def _held(scene: Scene) -> list[list[int]]:
+    """[clients][classes] the rows of each class at each client in the first seed; nothing without classes."""
+    classes = scene.dataset.outputs
+    if not scene.task_problem.has_classes or scene.population * classes > COUNTED:
+        return []
+    counts = class_counts(
+        scene.dataset.targets.cpu().numpy(), scene.partitions[scene.seeds[0]].shards, classes
+    )
+    return [[int(count) for count in held] for held in counts]
 
 
 def _graphs(scene: Scene) -> dict[str, str]:

@@ -125,6 +125,16 @@ class Result:
             save(figure, Path(path))
         return figure
 
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write one page about the run, which a browser shows without a network, and return where it is.
+
+        Args:
+            path: The file; by default report.html in the run's folder.
+        """
+        from consilience.experiment.reporting import report
+
+        return report([self.folder], None if path is None else Path(path))
+
     def to_pandas(self, of: Literal["rounds", "clients", "methods"] = "rounds") -> pandas.DataFrame:
         """A data frame with a row for every round, client or method; swept numbers are columns.
 
@@ -161,8 +171,8 @@ def _flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return row
 
 
-LISTS = ("nodes", "traffic")
-"""What is no single number in a line of metrics."""
+LISTS = ("nodes", "traffic", "curvature")
+"""What is no single number in a line of metrics, or of clients."""
 
 
 class Listener:

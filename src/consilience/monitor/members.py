@@ -12,6 +12,7 @@ from consilience.deploy.journal import AUDIT, METRICS, STATUS
 from consilience.monitor.placing import in_circle, placed
 from consilience.monitor.shown import (
     NODES,
+    POINTS,
     REFUSALS,
     Line,
     Member,
@@ -23,10 +24,10 @@ from consilience.monitor.shown import (
     names,
     number,
     text,
-    thinned,
 )
 from consilience.monitor.simulations import ROWS, guessed
 from consilience.monitor.tail import Tail, read_json, written
+from consilience.report.page.curves import thinned
 
 HUB = "hub"
 KINDS = ("personal", "own", "train")
@@ -73,7 +74,7 @@ class MemberFolder:
             seconds=self._seconds or None,
             bytes_up=count(told.get("bytes_up")),
             bytes_down=count(told.get("bytes_down")),
-            curve=thinned([(at, score, score, score) for at, score in sorted(self._scores.items())]),
+            curve=thinned([(at, score, score, score) for at, score in sorted(self._scores.items())], POINTS),
             neighbours=names(told.get("neighbours")),
             away=[text(name) for name, one in links.items() if one.get("alive") is False][:NODES],
             staleness=max(ages, default=None),
@@ -304,6 +305,6 @@ def _common_line(members: Sequence[Member], nodes: list[float | None]) -> Line:
         bytes_up=sum(member.bytes_up for member in members),
         bytes_down=sum(member.bytes_down for member in members),
         seconds=max((member.seconds or 0 for member in members), default=0) or None,
-        curve=thinned(curve),
+        curve=thinned(curve, POINTS),
         nodes=nodes,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import ipaddress
 import re
 import socket
@@ -17,6 +15,7 @@ from urllib.parse import urlsplit
 from consilience.errors import UserError
 from consilience.monitor.gathering import OFFER, Gathered, page_of
 from consilience.monitor.shown import Offer
+from consilience.report.page.rendering import resource, source_digest
 
 STATE = "/state.json"
 """Where the page looks for what it shows."""
@@ -85,7 +84,10 @@ class Server(ThreadingHTTPServer):
     @cached_property
     def page(self) -> bytes:
         """The page."""
-        return files("consilience.monitor").joinpath("page.html").read_bytes()
+        written = files("consilience.monitor").joinpath("page.html").read_text(encoding="utf-8")
+        for name in ("common.css", "common.js"):
+            written = written.replace(f"/* {name} */", resource(name))
+        return written.encode()
 
     @cached_property
     def policy(self) -> str:
@@ -98,7 +100,7 @@ class Server(ThreadingHTTPServer):
     def _digest(self, element: str) -> str:
         inside = re.search(rf"<{element}>(.*?)</{element}>".encode(), self.page, flags=re.DOTALL)
         assert inside is not None
-        return f"'sha256-{base64.b64encode(hashlib.sha256(inside[1]).digest()).decode()}'"
+        return source_digest(inside[1])
 
 
 def _loopback(host: str) -> bool:

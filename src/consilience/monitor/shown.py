@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -196,9 +196,3 @@ class Page(Shown):
     problems: list[str]
     time: float
     """The time at this machine."""
-
-
-def thinned(points: list[Any]) -> list[Any]:
-    """The points, or every so many of them, and the last one."""
-    step = max(1, math.ceil(len(points) / POINTS))
-    return points if step == 1 else [*points[:-1:step], points[-1]]

@@ -14,6 +14,7 @@ from consilience.monitor.placing import in_circle, placed
 from consilience.monitor.shown import (
     EDGES,
     NODES,
+    POINTS,
     REFUSALS,
     Line,
     Panel,
@@ -24,10 +25,10 @@ from consilience.monitor.shown import (
     count,
     number,
     text,
-    thinned,
 )
 from consilience.monitor.tail import Tail, read_json, written
 from consilience.report.clients import KINDS
+from consilience.report.page.curves import thinned
 
 ROWS = ("test", "own", "train")
 """The rows that a score is about: those of all, or a member's own; what is shown where it is there, first."""
@@ -202,7 +203,7 @@ class SimulationFolder:
             bytes_up=sum(track.bytes_up for track in tracks) // len(tracks),
             bytes_down=sum(track.bytes_down for track in tracks) // len(tracks),
             seconds=sum(track.seconds for track in tracks),
-            curve=thinned(curve),
+            curve=thinned(curve, POINTS),
             nodes=nodes[:NODES],
         )
 

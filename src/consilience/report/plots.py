@@ -10,7 +10,7 @@ import statistics
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -23,9 +23,9 @@ from matplotlib.ticker import MaxNLocator
 from consilience.errors import UserError
 from consilience.problems import Metric
 from consilience.report.bubbles import FONT, GRID, INK
+from consilience.report.choosing import CURVES, Row, Runs, worse
 from consilience.report.saving import Picture, save
 from consilience.report.summary import Record, runs_by_method, score_curve
-from consilience.sweeping import without_numbers
 
 # Okabe and Ito's colours without yellow, which is lost on white. The lengths of these have no common
 # divisor: colour, dashes and marker together repeat only after 140 methods.
@@ -41,15 +41,8 @@ MARKERS_PER_LINE = 8
 
 COLUMNS = 4
 """Panels side by side."""
-CURVES = 8
-"""How many curves a panel has at most."""
 BAND, SHADE = "± 1 standard deviation", 0.15
 """What bands are, and how dark."""
-
-Row = tuple[str, str]
-"""A setting and a method."""
-Runs = Mapping[int, Mapping[int, Record]]
-"""The records of a row by seed and round."""
 
 BESIDE, LINE = 2.3, 0.175  # inches: the width of legends beside panels, and the height of a line in them
 
@@ -80,7 +73,7 @@ def score_figure(records: Sequence[Record], metric: Metric, title: str) -> Figur
     if any("swept" in record for record in records):
         for setting in settings:
             rows = [row for row in methods if row[0] == setting]
-            for row in _worse(rows, methods, metric):
+            for row in worse(rows, methods, metric):
                 del methods[row]
                 notes[setting] = f"the best {CURVES} of {len(rows)}"
     # One style for each label, so that a method looks the same in every setting.
@@ -118,37 +111,6 @@ def score_figure(records: Sequence[Record], metric: Metric, title: str) -> Figur
             else:
                 axes.tick_params(labelleft=False)
     return figure
-
-
-def _worse(rows: Sequence[Row], methods: Mapping[Row, Runs], metric: Metric) -> list[Row]:
-    """The rows that have no place among the best eight, by the mean final score over seeds.
-
-    The best variant of each method comes first, as long as there are places.
-    """
-
-    def final(row: Row) -> float:
-        curves = [score_curve(run, f"test_{metric.name}") for run in methods[row].values()]
-        lasts = [list(curve.values())[-1] if curve else math.nan for curve in curves]
-        mean = statistics.fmean(lasts)
-        return (-mean if metric.higher_is_better else mean) if math.isfinite(mean) else math.inf
-
-    def family(row: Row) -> str:
-        numbers = next(iter(next(iter(methods[row].values())).values())).get("swept", {})
-        return without_numbers(row[1], cast("Mapping[str, object]", numbers))
-
-    ranked = sorted(rows, key=final)
-    firsts = {family(row): row for row in reversed(ranked)}
-    return sorted(ranked, key=lambda row: firsts[family(row)] is not row)[CURVES:]
-
-
-def best_records(records: Sequence[Record], metric: Metric) -> list[Record]:
-    """The records of at most eight methods of each setting, the best ones."""
-    methods = runs_by_method(records)
-    settings = dict.fromkeys(setting for setting, _ in methods)
-    worse = {
-        row for one in settings for row in _worse([row for row in methods if row[0] == one], methods, metric)
-    }
-    return [record for record in records if (record["setting"], record["method"]) not in worse]
 
 
 def _block(

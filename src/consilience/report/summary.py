@@ -154,6 +154,15 @@ def summarise(
     return found
 
 
+def finals_by_seed(by_seed: Mapping[int, Mapping[int, Record]], score: str) -> dict[int, float]:
+    """A score at the end of every seed; NaN where there is none, or the seed has diverged."""
+    found = {}
+    for seed, run in by_seed.items():
+        curve = list(score_curve(run, score).values())
+        found[seed] = curve[-1] if curve and not _has_diverged(run) else math.nan
+    return found
+
+
 def _final(runs: Sequence[Mapping[int, Record]], score: str) -> Final:
     """A score at the end; that of a model which was left when uploads were no longer finite is none."""
     curves = [list(score_curve(run, score).values()) for run in runs]
@@ -177,6 +186,15 @@ def _has_diverged(run: Mapping[int, Record]) -> bool:
     losses = list(score_curve(run, EVALUATED).values())
     last = run[max(run)]
     return bool(losses and not math.isfinite(losses[-1])) or last.get("diverged") is True
+
+
+def soonest(reached: Sequence[RoundsTo]) -> list[bool]:
+    """Which of several reached a target best: in the largest share of seeds, then in the fewest rounds."""
+    ranks = [(-one["reached"] / one["seeds"], one["mean"]) for one in reached if one["mean"] is not None]
+    best = min(ranks, default=None)
+    return [
+        one["mean"] is not None and (-one["reached"] / one["seeds"], one["mean"]) == best for one in reached
+    ]
 
 
 def target_key(target: float, other: Metric | None = None) -> str:

@@ -19,7 +19,8 @@ from matplotlib.patches import Rectangle
 from consilience.errors import UserError
 from consilience.problems import Metric
 from consilience.report.bubbles import FONT, GRID, INK
-from consilience.report.plots import COLOURS, CURVES, SHADE, band_handles, canvas, folded, line, within_bounds
+from consilience.report.choosing import CURVES
+from consilience.report.plots import COLOURS, SHADE, band_handles, canvas, folded, line, within_bounds
 from consilience.report.saving import save
 from consilience.report.summary import MethodSummary
 from consilience.sweeping import ANY

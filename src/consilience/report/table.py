@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.problems import Metric
-from consilience.report.summary import Goals, MethodSummary, RoundsTo, target_key
+from consilience.report.summary import Goals, MethodSummary, RoundsTo, soonest, target_key
 from consilience.report.units import human_bytes, scaled
 
 NOTHING = "–"
@@ -21,7 +21,9 @@ def comparison_table(
     metric: Metric,
     goals: Goals | None = None,
 ) -> Table:
-    """Methods side by side, the best final score of each setting in bold; scores are on the test set.
+    """Methods side by side, what is best in each setting in bold; scores are on the test set.
+
+    Best at a target is who reached it in the largest share of seeds, and then in the fewest rounds.
 
     `own` is the score of clients' own models on the rows that they keep back, where a method has such models.
 
@@ -59,12 +61,13 @@ def comparison_table(
     for setting in settings:
         rows = [summary for summary in summaries if summary.setting == setting]
         best = metric.best(row.final_mean for row in rows if row.final_mean is not None)
-        for row in rows:
-            numbers = [
+        first = {key: soonest([row.rounds_to[key] for row in rows]) for _, _, key in aims}
+        for place, row in enumerate(rows):
+            numbers: list[Text | str] = [
                 _shown(row.best_mean, metric),
                 *([_shown(row.personal_mean, metric)] if personal else []),
                 *(_shown(row.scores[one.name]["mean"], one) for one in goals),
-                *(_rounds(row.rounds_to[key]) for _, _, key in aims),
+                *(bold(shown_rounds(row.rounds_to[key]), when=first[key][place]) for _, _, key in aims),
                 human_bytes(row.bytes_up),
                 human_bytes(row.bytes_down),
                 NOTHING if not row.samples_per_s else scaled(row.samples_per_s, ("", "k", "M", "G")),
@@ -72,7 +75,7 @@ def comparison_table(
             table.add_row(
                 # Labels are the user's: as `Text` their brackets are not taken for markup.
                 *(Text(text) for text in (setting, row.method)[-len(labels) :]),
-                Text(_final(row, metric), style="bold" if row.final_mean == best else ""),
+                bold(shown_final(row, metric), when=row.final_mean == best),
                 *numbers,
             )
         table.add_section()
@@ -109,7 +112,12 @@ def clients_table(summaries: Sequence[MethodSummary], metric: Metric) -> Table |
     return table
 
 
-def _final(summary: MethodSummary, metric: Metric) -> str:
+def bold(text: str, *, when: bool) -> Text:
+    """A cell whose text is bold where it is the best of its kind."""
+    return Text(text, style="bold" if when else "")
+
+
+def shown_final(summary: MethodSummary, metric: Metric) -> str:
     """The final score with its spread, which one seed does not have; or that the method has diverged."""
     if summary.diverged:
         some = "" if summary.diverged == summary.seeds else f" ({summary.diverged}/{summary.seeds})"
@@ -122,7 +130,8 @@ def _shown(value: float | None, metric: Metric) -> str:
     return NOTHING if value is None else metric.shown(value)
 
 
-def _rounds(target: RoundsTo) -> str:
+def shown_rounds(target: RoundsTo) -> str:
+    """The mean number of rounds, with the share of seeds that got there where not all did."""
     if target["mean"] is None:
         return NOTHING
     some = "" if target["reached"] == target["seeds"] else f" ({target['reached']}/{target['seeds']})"

@@ -26,6 +26,7 @@ from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
 from consilience.engine.rounds.node_metrics import node_metrics
+from consilience.engine.rounds.output_curvature import output_curvature
 from consilience.engine.rounds.parts import comes_in_parts, run_in_parts
 from consilience.engine.rounds.pending import Begun, Clock, Nodes, Pending, Record, scores_of
 from consilience.engine.rounds.replies import run_replies
@@ -39,6 +40,9 @@ from consilience.transfer import to_device
 from consilience.types import Floats, IntArray, State
 
 LOG = logging.getLogger("consilience")
+
+ClientResult = dict[str, float | int | list[float]]
+"""What is said of a client at the end."""
 
 LINKS = "links."
 """What stands, in a snapshot, before the names of what nodes remember of each other."""
@@ -304,15 +308,16 @@ class Simulation:
         """The (replica, client) pairs of all clients that have data."""
         return [(r, int(c)) for r, replica in enumerate(self.world.replicas) for c in replica.available]
 
-    def clients(self, replicas: Collection[int] | None = None) -> list[dict[str, float | int]]:
+    def clients(self, replicas: Collection[int] | None = None) -> list[ClientResult]:
         """Every client's result (of some replicas), each score named by the rows on which it was taken.
 
         own_: those that the client keeps back; NaN where there are none. train_: those that it trains on.
         test_: the global test set, where clients have models of their own. personal_ and personal_train_:
-        the rows of own_ and train_, with a personalised client's own model.
+        the rows of own_ and train_, with a personalised client's own model. curvature: that of each output,
+        after training once more from the model (`output_curvature`), where the world asks for it.
         """
         everyone = [pair for pair in self._everyone() if replicas is None or pair[0] in replicas]
-        results: list[dict[str, float | int]] = []
+        results: list[ClientResult] = []
         for chunk in _chunks(len(everyone)):
             some = everyone[chunk]
             models = self.models(some)
@@ -321,9 +326,10 @@ class Simulation:
                 kinds["test_"] = score_on_test(self.world, models, some)()
             if self._both_models:
                 kinds |= self._on_own_rows("personal_", self.models(some, own=True), some)
+            curved = self._curvature(models, some)
             for i, (replica, client) in enumerate(some):
                 which = self.world.replicas[replica]
-                result: dict[str, float | int] = {
+                result: ClientResult = {
                     "replica": replica,
                     "client": client,
                     "samples": len(which.shards[client]),
@@ -331,8 +337,16 @@ class Simulation:
                 }
                 for kind, scores in kinds.items():
                     result |= {f"{kind}{name}": float(values[i]) for name, values in scores.items()}
+                if curved is not None:
+                    result["curvature"] = [float(f"{value:.6g}") for value in curved[i]]
                 results.append(result)
         return results
+
+    def _curvature(self, models: State, pairs: list[tuple[int, int]]) -> Floats | None:
+        """[clients, outputs] the clients' curvature, with the batches of the last round."""
+        if not self.world.curvature:
+            return None
+        return output_curvature(self.world, models, pairs, max(0, self.round - 1))
 
     def _on_own_rows(
         self, prefix: str, models: State, pairs: list[tuple[int, int]]

@@ -1,0 +1,207 @@
+"""What lies in the folders of runs, read for those who look at it later; nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from consilience.errors import UserError, described
+from consilience.experiment.folder import CLIENTS, CONFIG, METRICS, PARTITIONS, PLAN, SUMMARY, RunFolder
+from consilience.experiment.sealing import read_sealed
+from consilience.problems import PROBLEMS, Metric
+from consilience.report.listing import Listing
+from consilience.report.runs import Run, distinct
+from consilience.sweeping import without_numbers
+
+CLIENT_KEYS = frozenset({"setting", "method", "seed", "client"})
+"""What every line about a client has."""
+STATUS = "status.json"
+"""The file by which a member of a real federation is known, whose folder is no run's."""
+
+
+def read_runs(paths: Iterable[Path]) -> list[Run]:
+    """The runs in some folders, or in those below, with names that tell them apart."""
+    found = list(dict.fromkeys(path for given in paths for path in _given(given)))
+    names = distinct([path.resolve() for path in found])
+    return [read_run(path, name) for path, name in zip(found, names, strict=True)]
+
+
+def _given(path: Path) -> list[Path]:
+    runs = find_runs(path)
+    if not runs:
+        reason = "holds no run" if path.is_dir() else "is no folder"
+        raise UserError(
+            f"{path} {reason}: give a folder that has a {CONFIG}, or one that such folders are in"
+        )
+    return runs
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The folders of runs: this one, or those below it, in the order of their names."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        if CONFIG in files:
+            folders.clear()  # of a run there are none below
+            if STATUS not in files:
+                found.append(Path(place))
+        folders.sort()
+    return found
+
+
+def read_run(path: Path, name: str = "") -> Run:
+    """The run in a folder, by default with the folder's name; a file that is damaged is named in one line."""
+    folder = RunFolder(path)
+    for reason in folder.altered():
+        raise UserError(reason)
+    config = _read_config(path / CONFIG)
+    plan, summary = read_object(path / PLAN), _read_summary(path)
+    records = folder.read_lines(METRICS)
+    clients, partitions = folder.read_lines(CLIENTS), read_object(path / PARTITIONS)
+    for file, sound in (
+        (CLIENTS, all(line.keys() >= CLIENT_KEYS for line in clients)),
+        (PLAN, all(map(_is_planned, plan.get("settings", {}).values()))),
+        (
+            PARTITIONS,
+            all(isinstance(one, dict) and isinstance(one.get("seeds"), dict) for one in partitions.values()),
+        ),
+    ):
+        if not sound:
+            raise UserError(f"{path / file} is damaged: something is missing in it")
+    metric = _metric(path, plan, summary, records)
+    run = Run(
+        name=name or path.name,
+        path=path,
+        config=config,
+        metric=metric,
+        targets=_targets(config, metric),
+        records=records,
+        clients=clients,
+        plan=plan,
+        partitions=partitions,
+        summary=summary,
+        written=max(
+            (path / file).stat().st_mtime for file in (SUMMARY, METRICS, CONFIG) if (path / file).exists()
+        ),
+    )
+    try:
+        _ = run.rows
+    except UserError as error:
+        raise UserError(f"{path / METRICS} is damaged: {error}") from None
+    return run
+
+
+def _is_planned(setting: object) -> bool:
+    """Whether this is what a plan says of a setting."""
+    methods = setting.get("methods") if isinstance(setting, dict) else None
+    return isinstance(methods, dict) and all(
+        isinstance(one, dict) and isinstance(one.get("rounds"), int) and isinstance(one.get("seeds"), list)
+        for one in methods.values()
+    )
+
+
+def list_run(path: Path, name: str) -> Listing:
+    """What a list says of a run; of one that has ended, its summary is enough. Damage is a part of it."""
+    try:
+        summary = _read_summary(path)
+        if not summary:
+            run = read_run(path)
+            methods = _counted(run.records)
+            seeds = {seed for by_seed in run.rows.values() for seed in by_seed}
+            rounds = [max(lines) for by_seed in run.rows.values() for lines in by_seed.values()]
+            return Listing(name, run.state, methods, max(rounds, default=0), len(seeds), written=run.written)
+        rows, metric = summary["methods"], known_metric(summary["metric"])
+        plan = read_object(path / PLAN)
+        if "metric" in plan:
+            metric = Metric(**plan["metric"])
+        several = len({row["setting"] for row in rows}) > 1
+        names = [f"{row['setting']}: {row['method']}" if several else row["method"] for row in rows]
+        finals = [row[f"final_{metric.name}"]["mean"] for row in rows]
+        best = metric.best(value for value in finals if value is not None)
+        who = next((name for name, value in zip(names, finals, strict=True) if value == best), "")
+        return Listing(
+            name=name,
+            state="finished",
+            methods=_counted(rows),
+            rounds=max(row["rounds"] for row in rows),
+            seeds=max(row["seeds"] for row in rows),
+            score=f"{metric.name} {metric.shown_with_unit(best)} ({who})" if who else "",
+            written=(path / SUMMARY).stat().st_mtime,
+            digest=str(summary["digest"]),
+        )
+    except UserError as error:
+        return Listing(name, str(error))
+    except (KeyError, TypeError, ValueError) as error:
+        return Listing(name, f"{path / SUMMARY} is damaged: {described(error)}")
+
+
+def _counted(lines: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The methods of lines, those that differ in swept numbers alone as one, with how many there are."""
+    bases = {line["method"]: without_numbers(line["method"], line.get("swept", {})) for line in lines}
+    counts = Counter(bases.values())
+    return tuple(base if count == 1 else f"{base} ×{count}" for base, count in counts.items())
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    """The summary of the run in a folder; an empty one where it has not ended."""
+    return read_sealed(path / SUMMARY) if (path / SUMMARY).exists() else {}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no object")
+    return found
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no configuration")
+    return found
+
+
+def _metric(
+    path: Path, plan: Mapping[str, Any], summary: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
+) -> Metric:
+    """The score by which the methods of a run are compared, by what its files say."""
+    try:
+        if "metric" in plan:
+            return Metric(**plan["metric"])
+        if "metric" in summary:
+            return known_metric(summary["metric"])
+    except TypeError as error:
+        raise UserError(f"{path / PLAN} is damaged: {error}") from None
+    keys = next(iter(records), {})
+    fitting = [one.metric for one in PROBLEMS.values() if f"test_{one.metric.name}" in keys]
+    return fitting[0] if fitting else Metric("loss", higher_is_better=False)
+
+
+def known_metric(name: str) -> Metric:
+    """The score of a problem that has this name, or one of which no more is known."""
+    metrics = {problem.metric.name: problem.metric for problem in PROBLEMS.values()}
+    return metrics.get(name, Metric(name))
+
+
+def _targets(config: Mapping[str, Any], metric: Metric) -> tuple[float, ...]:
+    """The values of the metric that a run looked for: its own, or the usual ones of its problem."""
+    given = config.get("targets")
+    if isinstance(given, Mapping):
+        given = given.get(metric.name, ())
+    if given is None:
+        return next((tuple(one.targets) for one in PROBLEMS.values() if one.metric == metric), ())
+    return tuple(float(target) for target in given)
