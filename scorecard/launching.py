@@ -1,0 +1,100 @@
+"""Processes that are started quickly, killed at any instant, and asked what they said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PATIENCE = 90.0
+"""Seconds after which something that should happen is not waited for any longer."""
+
+
+def until(happened: Callable[[], object], patience: float = PATIENCE) -> None:
+    """Wait until something has happened."""
+    end = time.monotonic() + patience
+    while not happened():
+        assert time.monotonic() < end, "it has not happened"
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that was started."""
+
+    number: int
+    out: Path
+    err: Path
+    code_file: Path
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return Path(f"/proc/{self.number}").exists()
+
+    def send(self, signal_number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.number, signal_number)
+
+    def ended(self) -> int | None:
+        """The exit code, once it has ended; None where it was killed."""
+        until(lambda: not self.running)
+        text = self.code_file.read_text() if self.code_file.exists() else ""
+        return int(text) if text else None
+
+
+class Launcher:
+    """Starts processes by forking one that has imported everything.
+
+    Args:
+        process: That one.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def start(self, kind: str, job: Sequence[Any], log: Path, dies: dict[str, Any] | None = None) -> Process:
+        """Start a process.
+
+        Args:
+            kind: What it does: `words` of a command line, `nodes` over Zenoh, or a `federation` of a hub and sites.
+            job: With what.
+            log: Where its output goes; errors go beside it, for commands, and its exit code.
+            dies: In which write it is killed; None: in none.
+        """
+        err = log.with_suffix(".err") if kind == "words" else log
+        found = Process(0, log, err, log.with_suffix(".code"))
+        found.code_file.unlink(missing_ok=True)
+        order = {"kind": kind, "job": job, "out": str(log), "err": str(err), "dies": dies}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({**order, "code": str(found.code_file)}) + "\n")
+        self._process.stdin.flush()
+        return Process(int(self._process.stdout.readline()), found.out, found.err, found.code_file)
+
+
+@contextmanager
+def launched() -> Iterator[Launcher]:
+    """A launcher; what it has started is somebody else's affair."""
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scorecard.launcher"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+    )
+    with process:
+        try:
+            yield Launcher(process)
+        finally:
+            process.kill()
