@@ -92,9 +92,7 @@ def federation_of(
 ) -> Federation:
     """The federation of an algorithm."""
     subject = prepare(algorithm)
-    layout = Layout(
-        topology or Star(), {0: ragged_partition(sizes)}, work=WORK, participation=participation
-    )
+    layout = Layout(topology or Star(), {0: ragged_partition(sizes)}, work=WORK, participation=participation)
     simulation = simulation_of(subject, layout)
     world = simulation.world
     terms = Terms(

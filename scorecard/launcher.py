@@ -1,4 +1,4 @@
-"""Starts members and commands in processes of their own, as orders come in; it forks: torch is imported once."""
+"""Starts members and commands in processes of their own, as orders come in; it forks, so torch is there."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def federation(job: list[Any]) -> int:
 
 
 def die_writing(name: str, nth: int, share: float, renamed: bool) -> None:
-    """Have this process killed inside the nth write of a file: in the middle of its bytes, or after its rename.
+    """Have this process killed in the nth write of a file: amid its bytes, or after its rename.
 
     Args:
         name: The file.

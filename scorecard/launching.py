@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ class Launcher:
         """Start a process.
 
         Args:
-            kind: What it does: `words` of a command line, `nodes` over Zenoh, or a `federation` of a hub and sites.
+            kind: What it does: `words` of a command line, `nodes` over Zenoh, a `federation` with a hub.
             job: With what.
             log: Where its output goes; errors go beside it, for commands, and its exit code.
             dies: In which write it is killed; None: in none.
@@ -82,9 +84,9 @@ class Launcher:
         return Process(int(self._process.stdout.readline()), found.out, found.err, found.code_file)
 
 
-@contextmanager
-def launched() -> Iterator[Launcher]:
-    """A launcher; what it has started is somebody else's affair."""
+@cache
+def launcher() -> Launcher:
+    """The launcher of this process, which ends with it; what it has started is somebody else's affair."""
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     process = subprocess.Popen(
         [sys.executable, "-m", "scorecard.launcher"],
@@ -93,8 +95,5 @@ def launched() -> Iterator[Launcher]:
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
     )
-    with process:
-        try:
-            yield Launcher(process)
-        finally:
-            process.kill()
+    atexit.register(process.kill)
+    return Launcher(process)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -11,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from consilience.deploy.journal import read_lines, read_status
-from scorecard.launching import Launcher, Process, until
+from consilience.deploy.zenoh.certificates import make
+from scorecard.launching import Launcher, Process, launcher, until
 
 NODES, MOST = 4, 8
 
@@ -111,6 +114,22 @@ class Ring:
         """How the rounds of a node went."""
         return read_lines(self.out(node) / "metrics.jsonl")
 
+    def last(self, node: int) -> dict[str, Any]:
+        """How the last round of a node went; a file of many rounds is not read for it."""
+        found = self.since(node, 0.0, 2_000)
+        return found[-1] if found else {"heard": [], "round": 0, "time": 0.0}
+
+    def since(self, node: int, when: float, size: int = 200_000) -> list[dict[str, Any]]:
+        """How rounds went that have ended since a time, as far as the end of a file says."""
+        try:
+            with (self.out(node) / "metrics.jsonl").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+                _, *lines = (b"\n" + file.read()).split(b"\n")[:-1]
+        except OSError:
+            return []
+        whole = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+        return [line for line in whole if line["time"] > when]
+
     def refusals(self, node: int) -> list[dict[str, Any]]:
         """What a node has refused."""
         return read_lines(self.out(node) / "audit.jsonl")
@@ -122,7 +141,7 @@ class Ring:
 
 
 @contextmanager
-def rings(parent: Path, keys: Path, launcher: Launcher) -> Iterator[Callable[..., Ring]]:
+def rings(parent: Path, keys: Path) -> Iterator[Callable[..., Ring]]:
     """Makes federations, whose processes end when it is left."""
     made: list[Ring] = []
 
@@ -138,7 +157,7 @@ def rings(parent: Path, keys: Path, launcher: Launcher) -> Iterator[Callable[...
             text = text.replace(old, new)
         file.write_text(text)
         nodes = int(text.partition("nodes: ")[2].partition("}")[0])
-        made.append(Ring(folder, own_keys or keys, file, launcher, nodes=nodes))
+        made.append(Ring(folder, own_keys or keys, file, launcher(), nodes=nodes))
         return made[-1]
 
     try:
@@ -146,3 +165,12 @@ def rings(parent: Path, keys: Path, launcher: Launcher) -> Iterator[Callable[...
     finally:
         for one in made:
             one.stop()
+
+
+@contextmanager
+def keyed_rings(folder: Path) -> Iterator[tuple[Callable[..., Ring], Path]]:
+    """Makes federations in a folder, with certificates for all nodes and one more."""
+    keys = folder / "keys"
+    make(keys, MOST + 1)
+    with rings(folder, keys) as made:
+        yield made, keys

@@ -17,7 +17,6 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'consil
 from consilience.deploy.agreeing import Agreement, agree
 from consilience.deploy.flower.writing import write_app
 from consilience.deploy.journal import AUDIT, METRICS, read_lines
-
 from scorecard.flower_grid import ended, equal, federation, simulated
 from scorecard.flower_processes import BIN, Place, certify, opened, status, until
 

@@ -20,7 +20,6 @@ from consilience.errors import UserError
 from consilience.flower import HWAStrategy, RuleStrategy, curvature, evidence
 from consilience.rules import HessianWeighted, Median
 from consilience.server_steps import Momentum
-
 from scorecard.flower_grid import Loop
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flower_hwa"

@@ -11,7 +11,7 @@ pytest.importorskip("zenoh", reason='needs pip install "consilience[zenoh]"')
 pytest.importorskip("cryptography", reason='needs pip install "consilience[zenoh]"')
 
 from consilience.deploy.zenoh.certificates import make
-from scorecard.launching import Launcher, launched, until
+from scorecard.launching import until
 from scorecard.rings import MOST, Ring, rings
 
 
@@ -22,16 +22,10 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def launcher() -> Iterator[Launcher]:
-    with launched() as found:
-        yield found
-
-
 @pytest.fixture
-def ring(tmp_path: Path, keys: Path, launcher: Launcher) -> Iterator[Callable[..., Ring]]:
+def ring(tmp_path: Path, keys: Path) -> Iterator[Callable[..., Ring]]:
     """Makes federations, whose processes end with the test."""
-    with rings(tmp_path, keys, launcher) as made:
+    with rings(tmp_path, keys) as made:
         yield made
 
 
