@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -54,8 +55,9 @@ def work(order: dict[str, Any]) -> None:
         for name, descriptor in (("out", 1), ("err", 2)):
             handle = os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(handle, descriptor)
-        if order["dies"]:
-            die_writing(**order["dies"])
+        if order["harm"]:
+            name, *how = order["harm"]
+            {"die writing": die_writing, "disk full": fill_disk}[name](*how)
         code = {"nodes": nodes, "words": words, "federation": federation}[order["kind"]](order["job"])
     except SystemExit as stopped:
         code = stopped.code if isinstance(stopped.code, int) else 1
@@ -115,6 +117,24 @@ def die_writing(name: str, nth: int, share: float, renamed: bool) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         elif seen == nth and renamed and path.is_dir():
             os.kill(os.getpid(), signal.SIGKILL)
+        sync(handle)
+
+    os.fsync = fsync
+
+
+def fill_disk(writes: int) -> None:
+    """Have this process find no room on the disk after some writes.
+
+    Args:
+        writes: For how many there is room.
+    """
+    sync, left = os.fsync, writes
+
+    def fsync(handle: int) -> None:
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left -= 1
         sync(handle)
 
     os.fsync = fsync

@@ -64,19 +64,19 @@ class Launcher:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def start(self, kind: str, job: Sequence[Any], log: Path, dies: dict[str, Any] | None = None) -> Process:
+    def start(self, kind: str, job: Sequence[Any], log: Path, harm: Sequence[Any] | None = None) -> Process:
         """Start a process.
 
         Args:
             kind: What it does: `words` of a command line, `nodes` over Zenoh, a `federation` with a hub.
             job: With what.
             log: Where its output goes; errors go beside it, for commands, and its exit code.
-            dies: In which write it is killed; None: in none.
+            harm: What it suffers: `die writing` or `disk full`, and how; None: nothing.
         """
         err = log.with_suffix(".err") if kind == "words" else log
         found = Process(0, log, err, log.with_suffix(".code"))
         found.code_file.unlink(missing_ok=True)
-        order = {"kind": kind, "job": job, "out": str(log), "err": str(err), "dies": dies}
+        order = {"kind": kind, "job": job, "out": str(log), "err": str(err), "harm": harm}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({**order, "code": str(found.code_file)}) + "\n")

@@ -1,7 +1,7 @@
 """The same attacks against a plain Flower job: its own FedAvg, fed with its own messages, in this process.
 
-What decides here are Flower's strategy and the way its guides save a model; both are its own code, called as a
-ServerApp calls them. Its network takes no part: a node's reply reaches the strategy as the node has written it.
+What decides here are Flower's strategy and the way its guides save a model; both are its own code, called as
+a ServerApp calls them. Its network takes no part: a node's reply reaches the strategy as the node wrote it.
 A trial passes where plain Flower has kept what we promise.
 """
 

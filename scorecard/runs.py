@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,17 +61,17 @@ class Commands:
         self.file = folder / "fragile.yaml"
         self.file.write_text(json.dumps(FRAGILE))  # which is YAML, too
 
-    def start(self, *words: object, dies: dict[str, Any] | None = None) -> Process:
+    def start(self, *words: object, harm: Sequence[Any] | None = None) -> Process:
         """Start a command."""
         self._count += 1
         log = self.folder / f"{self._count}.log"
-        return launcher().start("words", [str(word) for word in words], log, dies)
+        return launcher().start("words", [str(word) for word in words], log, harm)
 
-    def run(self, path: Path, *more: object, dies: dict[str, Any] | None = None) -> Process:
+    def run(self, path: Path, *more: object, harm: Sequence[Any] | None = None) -> Process:
         """Start a run in a folder, or go on with the one that is there."""
         if (path / "config.yaml").exists():
-            return self.start("resume", path, dies=dies)
-        return self.start("run", self.file, f"out={path.parent}", f"name={path.name}", *more, dies=dies)
+            return self.start("resume", path, harm=harm)
+        return self.start("run", self.file, f"out={path.parent}", f"name={path.name}", *more, harm=harm)
 
     def whole(self, path: Path, *more: object) -> dict[str, Any]:
         """What a run leaves behind that goes on to its end."""

@@ -1,4 +1,4 @@
-"""One exchange in which one member lies, at a hub and at a peer: was it refused, and are the others unharmed?"""
+"""One exchange in which one member lies, at a hub and at a peer: is it refused, are the others unharmed?"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Spot:
     """From what the liar says to why it is refused, and to what the receiver then has."""
 
     def fault(self, lie: bytes) -> str | None:
-        """Why a lie was not dealt with as promised: named, refused with a reason, as if its sender were away."""
+        """Why a lie was not dealt with as promised: refused with a reason, and as if its sender were away."""
         reason, state = self.hear(lie)
         if reason is None:
             return f"{self.name}: it was not refused"

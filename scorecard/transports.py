@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,6 @@ def _over_flower(agreement: Agreement, folder: Path) -> State:
         for number in range(agreement.terms.population):
             place.supernode(f"node{number}", f'number={number} socket="{folder}/{number}.sock"')
         place.flwr("run", "app", "trial", "--run-config", f'out="{folder}/hub"')
-        done: Callable[[], object] = lambda: status(folder / "hub").get("done")
-        until(done, "the federation ends", lambda: place.said("link"), 300.0)
+        ends = "the federation ends"
+        until(lambda: status(folder / "hub").get("done"), ends, lambda: place.said("link"), 300.0)
         return ended(agreement, folder / "hub")

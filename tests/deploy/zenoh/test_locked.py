@@ -78,21 +78,6 @@ def test_who_is_connected_and_not_heard_is_noticed(listener: Listener, keys: Pat
     assert not listener.refused
 
 
-def test_a_word_under_the_own_name_that_names_another_is_refused(
-    listener: Listener, keys: Path, wait_until: Until
-) -> None:
-    run = listener.terms.run
-    with lawless(listener, 3, credentials(keys, 3)) as session:
-        kept = session.liveliness().declare_token(token(run, 3, 7))
-        wait_until(lambda: listener.seen)
-        word = Word(1, 0, 7, samples=1, round=0, at=0, first=0, degree=2, ends=0)
-        session.put(spoken(run, 3, 0, WORD), word.encode(listener.terms))
-        wait_until(lambda: listener.refused)
-        kept.undeclare()
-    assert listener.refused == [(3, "its word is by 1 for 0")]
-    assert listener.mailbox.neighbours[1].word is None
-
-
 def test_a_message_of_many_pieces_arrives_and_can_be_had_again(
     listener: Listener, keys: Path, wait_until: Until
 ) -> None:
