@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scorecard.finding import Finding
+from scorecard.launching import launcher
 
 Attack = Callable[[int, Path], Finding]
 """From a number of trials and an empty folder to what was found."""
@@ -39,8 +40,12 @@ class Check:
         return any(name.endswith("(s)") for name in self.bounds)
 
     def run(self, trials: int, folder: Path) -> Finding:
-        """Attack."""
-        return _found(self.attack)(trials, folder)
+        """Attack; nothing that was started is left."""
+        try:
+            return _found(self.attack)(trials, folder)
+        finally:
+            if launcher.cache_info().currsize:
+                launcher().stop()
 
     def run_flower(self, trials: int, folder: Path) -> Finding:
         """Attack plain Flower."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -49,7 +50,7 @@ class Process:
 
     def ended(self) -> int | None:
         """The exit code, once it has ended; None where it was killed."""
-        until(lambda: not self.running)
+        until(lambda: not self.running, 4 * PATIENCE)
         text = self.code_file.read_text() if self.code_file.exists() else ""
         return int(text) if text else None
 
@@ -63,6 +64,7 @@ class Launcher:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self._started: list[Process] = []
 
     def start(self, kind: str, job: Sequence[Any], log: Path, harm: Sequence[Any] | None = None) -> Process:
         """Start a process.
@@ -81,12 +83,21 @@ class Launcher:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({**order, "code": str(found.code_file)}) + "\n")
         self._process.stdin.flush()
-        return Process(int(self._process.stdout.readline()), found.out, found.err, found.code_file)
+        started = Process(int(self._process.stdout.readline()), found.out, found.err, found.code_file)
+        self._started.append(started)
+        return started
+
+    def stop(self) -> None:
+        """Kill whatever was started and has not ended."""
+        for process in self._started:
+            process.send(signal.SIGKILL)
+        until(lambda: not any(process.running for process in self._started))
+        self._started.clear()
 
 
 @cache
 def launcher() -> Launcher:
-    """The launcher of this process, which ends with it; what it has started is somebody else's affair."""
+    """The launcher of this process, which ends with it."""
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     process = subprocess.Popen(
         [sys.executable, "-m", "scorecard.launcher"],

@@ -1,4 +1,4 @@
-"""The scorecard's attacks, each with few trials; `make scorecard` runs them with all. Seconds are not looked at."""
+"""The scorecard's attacks with few trials, without a look at the clock; `make scorecard` runs them all."""
 
 from __future__ import annotations
 
