@@ -66,7 +66,7 @@ CHECKS = [
         "runs, a hub with its sites, and four peers over Zenoh, killed once or twice and started again",
         "processes.killed",
         50,
-        quick=3,
+        quick=4,
         gate=True,
     ),
     Check(

@@ -26,11 +26,12 @@ from scorecard.spots import equal
 def killed(trials: int, folder: Path) -> Finding:
     """Check 1: kill -9 at random instants; of runs, of a hub with its sites, and of peers over Zenoh."""
     tally, draw = Tally(), random.Random(1)
-    peers = max(1, trials // 5)
-    runs = max(1, (trials - peers) // 2)
+    peers = trials // 5
+    runs = (trials - peers) // 2
     _killed_runs(runs, folder / "runs", draw, tally)
-    _killed_hubs(max(1, trials - peers - runs), folder / "hubs", draw, tally)
-    _killed_peers(peers, folder / "peers", draw, tally)
+    _killed_hubs(trials - peers - runs, folder / "hubs", draw, tally)
+    if peers:
+        _killed_peers(peers, folder / "peers", draw, tally)
     return tally.finding()
 
 

@@ -26,7 +26,7 @@ from scorecard.finding import Finding, Tally, demand
 from scorecard.launching import until
 from scorecard.rings import MOST, Ring, keyed_rings
 from scorecard.sessions import Listener, lawless, say
-from scorecard.spots import LIAR, at_peer, rewritten
+from scorecard.spots import at_peer, rewritten
 
 # 17: another sender's name
 
@@ -45,7 +45,7 @@ def impostors(trials: int, folder: Path) -> Finding:
             kind = ("word", "message", "key")[trial % 3] if trial < 6 else "word"
             with tally.trial(f"{kind} of {liar} as {victim}"):
                 if kind == "message":  # under its own name, and with another's inside
-                    reason, _ = at_peer().hear(rewritten(at_peer().honest, sender=victim + LIAR))
+                    reason, _ = at_peer().hear(rewritten(at_peer().honest, sender=0))
                     demand("it calls itself" in str(reason), f"refused because {reason}")
                     continue
                 before = len(one.refusals(0))
