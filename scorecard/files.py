@@ -89,15 +89,22 @@ def _damage_fault(path: Path, name: Path, expected: dict[str, object], tally: Ta
         if name.name not in str(error) and not (name.name == CONFIG and "configuration" in str(error)):
             return f"refused without its name: {error}"
         tally.count("refused by name")
-        if name.name == CHECKPOINT:
-            tally.count("previous checkpoint offered", int("previous" in str(error)))
-        return None
+        return _previous_fault(path, str(error), expected, tally) if name.name == CHECKPOINT else None
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     if harvest(path) != expected:
         return "another result, without a word"
     tally.count("harmless: the same result to the bit")
     return None
+
+
+def _previous_fault(path: Path, said: str, expected: dict[str, object], tally: Tally) -> str | None:
+    """What is wrong where the checkpoint is damaged: the one before is offered, and ends alike."""
+    if "--previous" not in said:
+        return f"the previous checkpoint is not offered: {said}"
+    resume(path, previous=True)
+    tally.count("previous checkpoint offered, the same result to the bit")
+    return None if harvest(path) == expected else "the previous checkpoint ends otherwise"
 
 
 # 5: no room

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -16,7 +17,6 @@ from consilience.config import load_config
 from consilience.deploy import kept
 from consilience.deploy.agreeing import agree
 from consilience.deploy.zenoh.keeping import PEER_FILE
-from consilience.errors import UserError
 from scorecard.doors import Door
 from scorecard.finding import Finding, Tally, demand
 from scorecard.launching import until
@@ -172,19 +172,23 @@ def _progress(one: Ring, rounds: int) -> None:
     until(lambda: all(one.last(node)["round"] > begun[node] + rounds for node in range(4)))
 
 
-SNAPSHOTS = 20
+SNAPSHOTS = 50
 
 
 def _disagreement(one: Ring) -> float:
-    """How far nodes are from their mean, on average over some moments; their files are always whole."""
+    """How far nodes are from their mean, on average over moments in which they are in the same round."""
     run = agree(load_config(one.file, [])).terms.run
-    found = []
-    while len(found) < SNAPSHOTS:
-        with suppress(UserError):
-            parts = [kept.load(one.out(node) / PEER_FILE, run) for node in range(4)]
-            vectors = torch.stack([tree.concatenated(one[0]["hub"]["params"]) for one in parts if one])
+    found: list[float] = []
+
+    def look() -> bool:
+        parts = [kept.load(one.out(node) / PEER_FILE, run) for node in range(4)]
+        whole = [part for part in parts if part is not None]
+        if len({json.loads(fields["progress"])["round"] for _, fields in whole}) == 1:
+            vectors = torch.stack([tree.concatenated(states["hub"]["params"]) for states, _ in whole])
             found.append(float((vectors - vectors.mean(0)).norm(dim=1).mean()))
-        time.sleep(0.1)
+        return len(found) >= SNAPSHOTS
+
+    until(look)
     return sum(found) / len(found)
 
 

@@ -42,7 +42,7 @@ class Malice:
 def pickles(trials: int, folder: Path) -> Finding:
     """Check 22: a pickle that does something, wherever files and messages are read; a look at the code."""
     tally, canary = Tally(), folder / "executed"
-    raw, saved = pickle.dumps(Malice(canary)), folder / "malice.pt"
+    raw, saved = pickle.dumps(Malice(canary), protocol=2), folder / "malice.pt"
     torch.save({"w": Malice(canary)}, saved)
     places = _places(folder)
     for name, swallow in places.items():

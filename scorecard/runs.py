@@ -11,7 +11,7 @@ from typing import Any
 
 from consilience.config.config import read_config
 from consilience.experiment import Arm, Listener, execution
-from consilience.experiment.folder import CHECKPOINT, CLIENTS, METRICS, SUMMARY, RunFolder
+from consilience.experiment.folder import CLIENTS, METRICS, SUMMARY, RunFolder
 from scorecard.finding import demand
 from scorecard.launching import Process, launcher
 
@@ -120,5 +120,5 @@ def silent() -> Iterator[None]:
 
 
 def checkpoint_loads(path: Path) -> bool:
-    """Whether a run has a checkpoint; one that cannot be loaded is an error."""
-    return RunFolder(path).load_checkpoint() is not None and (path / CHECKPOINT).exists()
+    """Whether a run has a checkpoint, the new or the previous one; one that is damaged is an error."""
+    return RunFolder(path).load_checkpoint() is not None
