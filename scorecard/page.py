@@ -22,12 +22,12 @@ FLOWER = """\
 ## Beside plain Flower
 
 The same attack on a plain job of Flower: its `FedAvg`, called with its messages as a ServerApp calls it, in
-one process, and a model saved as [its
-guide](https://flower.ai/docs/framework/how-to-save-and-load-model-checkpoints.html) does it. Flower
-promises none of this, and its networks and users can add some of it; the figures say what one gets without.
-Checks that need curvature have their nearest relative: a client that inflates its number of examples. That
-the same reply does not count twice Flower's SuperLink sees to, so only messages of earlier rounds are
-replayed.
+one process, and a model saved as
+[its guide](https://flower.ai/docs/framework/how-to-save-and-load-model-checkpoints.html) does it. Counted are
+the trials in which what we promise was kept there, too. Flower promises none of this, and its users can add
+some of it; the figures say what one gets without. FedAvg has no curvature, so NaN goes into weights alone,
+and a client inflates its number of examples instead. That the same reply does not count twice Flower's
+SuperLink sees to; only messages of earlier rounds are replayed.
 """
 
 
