@@ -42,6 +42,7 @@ def attacked(number: int, *, quick: bool) -> Record:
                 one = attack(trials, Path(folder)).written()
             except Exception:
                 one = failed(traceback.format_exc().splitlines()[-1])
+        one["faults"] = [fault.replace(folder, "FOLDER") for fault in one["faults"]]
         found |= {name: one} if name else one
     return {**found, "quick": quick, "seconds": round(time.perf_counter() - begun, 1)}
 
