@@ -6,7 +6,7 @@ import json
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -68,27 +68,28 @@ def _leave(one: Ring, number: int, tally: Tally) -> None:
 
 def killed(trials: int, folder: Path) -> Finding:
     """Check 9: a node of four is killed in the middle of whatever it does; it then comes back."""
-    tally, draw = Tally(), random.Random(9)
-    with endless(folder) as one:
-        for trial in range(trials):
-            with tally.trial(f"trial {trial}"):
-                time.sleep(draw.uniform(0.0, 0.3))
-                _leave(one, signal.SIGKILL, tally)
-                until(lambda: not one.running[GONE].running)
-                one.start(GONE)
-                _together(one)
-    return tally.finding()
+
+    def back(one: Ring) -> None:
+        until(lambda: not one.running[GONE].running)
+        one.start(GONE)
+
+    return _left(trials, folder, signal.SIGKILL, back)
 
 
 def hung(trials: int, folder: Path) -> Finding:
     """Check 10: a node of four is stopped and does not say so; it is then continued."""
-    tally, draw = Tally(), random.Random(10)
+    return _left(trials, folder, signal.SIGSTOP, lambda one: one.send(GONE, signal.SIGCONT))
+
+
+def _left(trials: int, folder: Path, number: int, back: Callable[[Ring], None]) -> Finding:
+    """Let node 2 leave by a signal at random instants, and come back."""
+    tally, draw = Tally(), random.Random(number)
     with endless(folder) as one:
         for trial in range(trials):
             with tally.trial(f"trial {trial}"):
                 time.sleep(draw.uniform(0.0, 0.3))
-                _leave(one, signal.SIGSTOP, tally)
-                one.send(GONE, signal.SIGCONT)
+                _leave(one, number, tally)
+                back(one)
                 _together(one)
     return tally.finding()
 
