@@ -1,8 +1,9 @@
-"""Real processes: what a shell sees. Those that are killed or asked to stop are checks 1 and 6."""
+"""Real processes: what a shell sees; what kill -9 leaves behind is check 1 of the scorecard."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,6 +56,17 @@ def test_waiting_threads_sleep_unless_somebody_wants_otherwise_or_torch_was_ther
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [found, str(bool(before))]
+
+
+def test_an_interrupted_run_says_how_to_go_on(fragile: Path, start: Callable[..., subprocess.Popen[str]]):
+    run = start("run", fragile, "rounds=2000")
+    assert run.stdout is not None
+    run.stdout.readline()
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert said.count("\n") == 1
+    assert "consilience resume" in said
 
 
 def test_a_reader_that_goes_away(fragile: Path, start: Callable[..., subprocess.Popen[str]]):
