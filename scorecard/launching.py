@@ -78,6 +78,8 @@ class Launcher:
         err = log.with_suffix(".err") if kind == "words" else log
         found = Process(0, log, err, log.with_suffix(".code"))
         found.code_file.unlink(missing_ok=True)
+        log.touch()  # so that it can be read before there is anything in it
+        err.touch()
         order = {"kind": kind, "job": job, "out": str(log), "err": str(err), "harm": harm}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
