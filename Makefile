@@ -11,7 +11,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models
 # it itself, but pytest loads torch before it.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-everywhere lint docs listings notebooks results bench wheel lock sbom audit clean
+.PHONY: setup demo test test-everywhere scorecard lint docs listings notebooks results bench wheel lock sbom audit clean
 
 demo: setup
 	$(BIN)/consilience run examples/quickstart.yaml --overwrite
@@ -25,6 +25,9 @@ test-everywhere: $(VENV)/.dev
 	MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=2 $(BIN)/python -m pytest --random-order
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=4 $(BIN)/python -m pytest --random-order
 	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest --random-order
+
+scorecard: $(VENV)/.dev  # docs/reliability.md, in half an hour; the machine should do nothing else
+	$(BIN)/python -m scorecard
 
 bench: setup  # needs MNIST in CONSILIENCE_DATA, and makes virtual environments for the peers
 	$(BIN)/python benchmarks/cpu.py

@@ -17,14 +17,14 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deploy" / "flower"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from cpu import environment
-from processes import BIN, Place, opened, status, until
 
 from consilience.config.config import read_config
 from consilience.deploy.agreeing import agree
 from consilience.deploy.flower.writing import write_app
 from consilience.deploy.journal import read_lines
+from scorecard.flower_processes import BIN, Place, opened, status, until
 
 SITES = 3
 

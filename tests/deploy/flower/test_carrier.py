@@ -20,8 +20,7 @@ from consilience.deploy.hub import Hub
 from consilience.deploy.journal import AUDIT, METRICS, read_lines
 from consilience.deploy.serving import serve
 from consilience.deploy.site import Site
-
-from .conftest import ended, equal, federation, simulated
+from scorecard.flower_grid import ended, equal, federation, simulated
 
 STAR = ["fedavg", "scaffold", "hwa", "fedcurv", "fagh", "fedlin", "pfedme"]
 

@@ -17,9 +17,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'consil
 from consilience.deploy.agreeing import Agreement, agree
 from consilience.deploy.flower.writing import write_app
 from consilience.deploy.journal import AUDIT, METRICS, read_lines
-
-from .conftest import ended, equal, federation, simulated
-from .processes import BIN, Place, certify, opened, status, until
+from scorecard.flower_grid import ended, equal, federation, simulated
+from scorecard.flower_processes import BIN, Place, certify, opened, status, until
 
 long = pytest.mark.skipif(not os.environ.get("CONSILIENCE_LONG"), reason="takes minutes: CONSILIENCE_LONG=1")
 

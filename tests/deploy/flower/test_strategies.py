@@ -20,8 +20,7 @@ from consilience.errors import UserError
 from consilience.flower import HWAStrategy, RuleStrategy, curvature, evidence
 from consilience.rules import HessianWeighted, Median
 from consilience.server_steps import Momentum
-
-from .conftest import Loop
+from scorecard.flower_grid import Loop
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flower_hwa"
 RUN = {"rounds": 2, "epochs": 1, "lr": 0.05, "batch-size": 64}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,42 +13,16 @@ import zenoh
 
 from consilience.config import load_config
 from consilience.deploy.agreeing import agree
-from consilience.deploy.terms import Terms
 from consilience.deploy.zenoh.certificates import AUTHORITY, Credentials, credentials, make, name_of
 from consilience.deploy.zenoh.link import Link
-from consilience.deploy.zenoh.locked import FRAME, PIECE, session_config, spoken, token
+from consilience.deploy.zenoh.locked import FRAME, PIECE, spoken, token
 from consilience.deploy.zenoh.mailbox import Mailbox
-from consilience.deploy.zenoh.parcels import cut
 from consilience.deploy.zenoh.words import WORD, Word
 from consilience.errors import UserError
+from scorecard import sessions
+from scorecard.sessions import Listener, say
 
 Until = Callable[[Callable[[], object]], None]
-
-
-class Listener:
-    """Node 0 of a ring, whose neighbours are 1 and 3, and what it has heard and refused."""
-
-    def __init__(self, terms: Terms, keys: Path, port: int) -> None:
-        self.address = f"tls/127.0.0.1:{port}"
-        self.terms, self.refused, self.seen = terms, list[tuple[Any, str]](), list[int]()
-        self.mailbox = Mailbox([1, 3])
-        self.mailbox.turn({0: 10, 1: 10})
-        self.link = Link(
-            terms,
-            0,
-            [1, 3],
-            credentials(keys, 0),
-            self.mailbox,
-            refuse=self._refuse,
-            heard=lambda word, new: None,
-            seen=self.seen.append,
-            listen=[self.address],
-            connect=[],
-            incarnation=1,
-        )
-
-    def _refuse(self, other: Any, reason: str) -> None:
-        self.refused.append((other, reason))
 
 
 @pytest.fixture
@@ -60,23 +33,8 @@ def listener(ring: Callable[..., Any], keys: Path) -> Iterator[Listener]:
         yield one
 
 
-def lawless(
-    listener: Listener, node: int, keys: Credentials, patience: int = 20_000, **changes: Any
-) -> zenoh.Session:
-    """A session with a certificate, without access control of its own; ZError where it is not let in."""
-    run = listener.terms.run
-    config = json.loads(session_config(run, node, [0], keys, listen=[], connect=[listener.address]))
-    config["access_control"] = {"enabled": False}
-    config["transport"]["link"]["rx"] = {}
-    config["connect"] |= {"timeout_ms": patience, "exit_on_failure": True}
-    config |= {key: value for key, value in changes.items() if key != "tls"}
-    config["transport"]["link"]["tls"] |= changes.get("tls", {})
-    return zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
-
-
-def say(session: zenoh.Session, key: str, data: bytes = b"0123456789", number: int = 0) -> None:
-    ((label, _),) = cut(b"0123456789", number, 1)
-    session.put(key, data, attachment=label, congestion_control=zenoh.CongestionControl.BLOCK)
+def lawless(listener: Listener, node: int, keys: Credentials, **options: Any) -> zenoh.Session:
+    return sessions.lawless(listener.terms.run, listener.address, node, keys, **options)
 
 
 def test_a_valid_certificate_speaks_under_its_own_name_alone(
@@ -118,21 +76,6 @@ def test_who_is_connected_and_not_heard_is_noticed(listener: Listener, keys: Pat
     assert not link.silent(0.0)
     assert listener.seen == [3]
     assert not listener.refused
-
-
-def test_a_word_under_the_own_name_that_names_another_is_refused(
-    listener: Listener, keys: Path, wait_until: Until
-) -> None:
-    run = listener.terms.run
-    with lawless(listener, 3, credentials(keys, 3)) as session:
-        kept = session.liveliness().declare_token(token(run, 3, 7))
-        wait_until(lambda: listener.seen)
-        word = Word(1, 0, 7, samples=1, round=0, at=0, first=0, degree=2, ends=0)
-        session.put(spoken(run, 3, 0, WORD), word.encode(listener.terms))
-        wait_until(lambda: listener.refused)
-        kept.undeclare()
-    assert listener.refused == [(3, "its word is by 1 for 0")]
-    assert listener.mailbox.neighbours[1].word is None
 
 
 def test_a_message_of_many_pieces_arrives_and_can_be_had_again(
@@ -204,39 +147,6 @@ def test_pieces_that_are_too_large_are_dropped_before_anybody_sees_them(
         kept.undeclare()
     assert listener.refused[0][0] == 1
     assert not listener.mailbox.arrived(0)
-
-
-def test_certificates_of_others_expired_ones_and_none_are_not_let_in(
-    listener: Listener, keys: Path, tmp_path: Path
-) -> None:
-    rogue, expired = tmp_path / "rogue", tmp_path / "expired"
-    make(rogue, 2)
-    expired.mkdir()
-    for kind in ("pem", "key"):
-        shutil.copy(keys / f"{AUTHORITY}.{kind}", expired)
-    make(expired, 2, days=-1)
-    good = credentials(keys, 1)
-    wrong = [
-        Credentials(good.authority, folder / "node-1.pem", folder / "node-1.key", good.ends)
-        for folder in (rogue, expired)
-    ]
-    anonymous = {"connect_certificate": None, "connect_private_key": None, "enable_mtls": False}
-    plain = {"link": {"protocols": ["tcp"], "tls": {}}}
-    there = {
-        "endpoints": [listener.address.replace("tls", "tcp")],
-        "timeout_ms": 700,
-        "exit_on_failure": True,
-    }
-    attempts: list[tuple[Credentials, dict[str, Any]]] = [
-        *((one, {}) for one in wrong),
-        (good, {"tls": anonymous}),
-        (good, {"transport": plain, "connect": there}),
-    ]
-    for one, changes in attempts:
-        with pytest.raises(zenoh.ZError, match="Unable to connect"):
-            lawless(listener, 1, one, patience=700, **changes)
-    lawless(listener, 1, good).close()  # the good one is
-    assert not listener.seen
 
 
 def test_a_node_in_another_run_is_written_down(listener: Listener, keys: Path, wait_until: Until) -> None:

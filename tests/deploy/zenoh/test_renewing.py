@@ -179,26 +179,6 @@ def test_a_node_goes_on_with_a_certificate_that_was_replaced(
 
 
 @LONG
-def test_a_certificate_expires_in_a_run_and_the_node_comes_back_with_another(
-    ring: Callable[..., Any], own: Path, wait_until: Until
-) -> None:
-    _again(own, days=25 / 86_400)
-    one = ring(changes={"rounds: 2": "rounds: 100000"}, own_keys=own)
-    one.start_all()
-    wait_until(lambda: all(one.round(node) >= 2 for node in range(4)))
-    _heard_by_both(one, wait_until)
-    wait_until(lambda: _said(one, 2, f"{NODE} has expired"))
-    for node in (1, 3):
-        wait_until(lambda node=node: _said(one, node, "its certificate has expired"))
-        wait_until(lambda node=node: not one.status(node)["neighbours"]["2"]["alive"])
-    begun = one.round(0)
-    wait_until(lambda: one.round(0) > begun + 3)
-    _again(own)
-    wait_until(lambda: _said(one, 2, f"{NODE} was replaced"))
-    _heard_by_both(one, wait_until)
-
-
-@LONG
 def test_a_node_whose_authority_is_no_longer_trusted_is_out_and_both_ends_say_so(
     ring: Callable[..., Any], own: Path, keys: Path, tmp_path: Path, wait_until: Until
 ) -> None:

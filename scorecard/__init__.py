@@ -1,0 +1,1 @@
+"""The reliability scorecard: attacks on this library, and what they measure (`python -m scorecard`)."""

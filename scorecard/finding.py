@@ -1,0 +1,92 @@
+"""What an attack found: how many trials passed, what was measured beside that, and why others failed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+SHOWN = 5
+"""How many faults are kept in words; all are counted."""
+
+Figure = float | int | str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check."""
+
+    trials: int
+    passed: int
+    figures: dict[str, Figure] = field(default_factory=dict)
+    """Whatever else was measured, by a name that says the unit."""
+    faults: tuple[str, ...] = ()
+    """Why the first trials that failed did so."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether every trial passed."""
+        return self.passed == self.trials > 0
+
+    def written(self) -> dict[str, Any]:
+        """The finding as plain values."""
+        return {
+            "trials": self.trials,
+            "passed": self.passed,
+            "figures": self.figures,
+            "faults": list(self.faults),
+        }
+
+
+class Tally:
+    """Counts trials as they come."""
+
+    def __init__(self) -> None:
+        self.trials = self.passed = 0
+        self.figures: dict[str, Figure] = {}
+        self._faults: list[str] = []
+
+    def note(self, what: str, *faults: str | None) -> None:
+        """Count a trial, which passed where there is no fault."""
+        found = [fault for fault in faults if fault]
+        self.trials += 1
+        self.passed += not found
+        if found and len(self._faults) < SHOWN:
+            self._faults.append(f"{what}: {'; '.join(found)}"[:400])
+
+    @contextlib.contextmanager
+    def trial(self, what: str) -> Iterator[None]:
+        """Count what happens within as a trial; an exception is its fault, and the next ones go on."""
+        try:
+            yield
+        except Exception as error:
+            self.note(what, f"{type(error).__name__}: {error}")
+        else:
+            self.note(what)
+
+    def most(self, name: str, value: float) -> None:
+        """Keep the largest of some values."""
+        self.figures[name] = round(max(float(self.figures.get(name, value)), value), 4)
+
+    def count(self, name: str, more: int = 1) -> None:
+        """Add to a count."""
+        self.figures[name] = int(self.figures.get(name, 0)) + more
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Keep the longest of some times."""
+        begun = time.perf_counter()
+        yield
+        self.most(name, time.perf_counter() - begun)
+
+    def finding(self) -> Finding:
+        """What there is so far."""
+        return Finding(self.trials, self.passed, self.figures, tuple(self._faults))
+
+
+def demand(condition: object, fault: str) -> None:
+    """Fail a trial, with the reason, where a condition does not hold."""
+    if not condition:
+        raise AssertionError(fault)
