@@ -37,8 +37,17 @@ def described(error: Exception) -> str:
     >>> described(KeyError("age"))
     "KeyError: 'age'"
     """
-    says = " ".join(str(error).split())
-    return f"{type(error).__name__}: {says:.160}" if says else type(error).__name__
+    name, says = type(error).__name__, said(error)
+    return name if says == name else f"{name}: {says}"
+
+
+def said(error: Exception) -> str:
+    """What an error says, in one line that is not too long; its class where it says nothing.
+
+    >>> said(ValueError("no  number")), said(EOFError())
+    ('no number', 'EOFError')
+    """
+    return " ".join(f"{error}".split())[:160] or type(error).__name__
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], meant: str | None = None) -> UserError:

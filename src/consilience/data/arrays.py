@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from consilience.data.stored import Inputs, Mapped
-from consilience.errors import UserError
+from consilience.errors import UserError, said
+from consilience.reading import mapped
 
 LOG = logging.getLogger("consilience")
 
@@ -89,10 +90,11 @@ def _opened(name: str, label: str, values: npt.NDArray[Any] | str | Path) -> npt
     if not isinstance(values, str | Path):
         return values
     try:
-        opened: npt.NDArray[Any] = np.load(values, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name}: {label}: {values} is no .npy file that can be read ({error})") from None
-    return opened
+        return mapped(Path(values))
+    except Exception as error:  # of a damaged header, say
+        raise UserError(
+            f"{name}: {label}: {values} is no .npy file that can be read ({said(error)})"
+        ) from None
 
 
 def read_targets(name: str, label: str, values: Array) -> Tensor:
