@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import reprlib
 from collections.abc import Callable, Iterable
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 """The kinds of parameters that cannot be given by name."""
 
 
+LONGEST = 2000
+"""How many characters a message may have; what is longer is cut in the middle."""
+
+
 class UserError(ValueError):
     """Bad input. The command line prints the message alone and exits with code 2."""
+
+    def __init__(self, message: str = "") -> None:
+        line = " ".join(message.splitlines())
+        half = LONGEST // 2
+        super().__init__(line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}")
 
 
 def is_interrupt(error: BaseException | None) -> bool:
@@ -29,6 +39,31 @@ def kind_of(value: object) -> str:
     """
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+class _Abridged(reprlib.Repr):
+    """Values in a few words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict = 3, 5, 5, 4
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write numbers of some thousand digits.
+        return repr(x) if x.bit_length() < 128 else f"a number of {x.bit_length()} bits"
+
+
+_ABRIDGED = _Abridged()
+
+
+def abridged(value: object) -> str:
+    """A value that somebody gave, as an error may show it: it may be of any length.
+
+    >>> abridged("short"), abridged(list(range(1000)))
+    ("'short'", '[0, 1, 2, 3, 4, ...]')
+    """
+    return _ABRIDGED.repr(value)
 
 
 def described(error: Exception) -> str:
@@ -61,13 +96,13 @@ def unknown(kind: str, name: str, valid: Iterable[str], meant: str | None = None
     known = sorted(valid)
     meant = meant or _nearest(name, known)
     hint = f"; did you mean {meant!r}?" if meant else ""
-    return UserError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known) or 'none'})")
+    return UserError(f"unknown {kind} {abridged(name)}{hint} (known: {', '.join(known) or 'none'})")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is spelled most like another; of dotted ones the ends are compared."""
     ends = {one.rpartition(".")[2]: one for one in known}
-    near = difflib.get_close_matches(name.rpartition(".")[2], ends, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[-100:].rpartition(".")[2], ends, n=1, cutoff=0.5)
     return ends[near[0]] if near else None
 
 

@@ -18,6 +18,8 @@ from consilience.problems import Classification, MultiLabel, NextToken, Problem,
 
 LOG = logging.getLogger("consilience")
 
+MOST_OUTPUTS = 10**7
+"""How many classes, labels or tokens there may be: a model has weights for each."""
 MORE_CLASSES = 1000
 """How many more classes than rows there may be before labels are taken for something else."""
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from consilience import wire
 from consilience.errors import UserError, unknown
+from consilience.plain import write_yaml
 from consilience.problems import PROBLEMS, Metric
 from consilience.tracking import tensorboard
 
@@ -81,7 +82,7 @@ class RunFolder:
         """Make the folder, or check what is there. An existing run is never overwritten unless asked."""
         if existing not in get_args(Existing):
             raise unknown("value of existing", existing, get_args(Existing))
-        written = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        written = write_yaml(config)
         there = self.path / CONFIG
         if there.exists() and existing == "refuse":
             raise UserError(
@@ -104,7 +105,7 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Replace the configuration, atomically."""
-        written = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        written = write_yaml(config)
         atomic_write(self.path / CONFIG, written.encode())
 
     def _clear(self) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -21,17 +22,23 @@ from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners.base import Labels
 from consilience.engine.build import check, takes_steps
-from consilience.engine.memory import read_size
+from consilience.engine.memory import read_size, shown
 from consilience.engine.scene import Scene
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, abridged, unknown
 from consilience.exchange.cohort import LocalWork
 from consilience.experiment.storing import is_streamed
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 from consilience.models.own import OwnModel
+from consilience.models.spec import parameter_count
 from consilience.problems import Metric
+from consilience.reading import machine_memory
 
+LONGEST = 200
+"""How many bytes the name of an arm may have in those of files, for which 255 are the most."""
+STATES = 4
+"""So many models of a size must fit into the memory of a machine that trains one: gradients, sums, ..."""
 UNTRAINED = ("epochs", "steps", "stragglers", "lr_decay", "clip")
 """Numbers of `local` that make no difference to a method that never trains."""
 
@@ -119,6 +126,11 @@ def plan(config: Config) -> list[Arm]:
             )
     _check_targets(arms, config.targets or ())
     names = [arm.name for arm in arms]
+    for name in names:
+        if len(quote(name)) > LONGEST:
+            raise UserError(
+                f"method: {abridged(name)} is too long for a file's name; give it a shorter label"
+            )
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"two methods would both be called {twice!r}; give one a label")
@@ -186,6 +198,7 @@ def arms_of(
     What a method does not use is not computed again for each value: the first one stands for all.
     """
     init = _init(config, choice)
+    _check_size(config, dataset)
     trainings, solvers = config.trainings(), _solvers(config)
     first = replace(_scene(trainings[0][1], dataset, partitions, streamed=streamed), init=init)
     if len(trainings) + len(solvers) > 2:
@@ -206,6 +219,20 @@ def arms_of(
         words = sweeping.label_of(numbers)
         arms += Arm(setting, one, scene, choice, tuple(variants), tuple(told), words).apart()
     return arms
+
+
+def _check_size(config: Config, dataset: Dataset) -> None:
+    """Refuse a model that this machine could not train, before it is made."""
+    if isinstance(config.model, OwnModel):
+        return
+    count = parameter_count(config.model, dataset.shape, dataset.outputs)
+    most = machine_memory() // STATES
+    if count is None or count * getattr(torch, config.dtype).itemsize > most:
+        many = "more parameters than can be counted" if count is None else f"{count:,} parameters"
+        raise UserError(
+            f"model {config.model.name}: {many}, and {shown(most)} is the most for one on this machine; "
+            "make its layers smaller"
+        )
 
 
 def _without(unused: Collection[str], config: Config) -> list[tuple[dict[str, object], Config]]:
