@@ -45,7 +45,7 @@ def run(
             `model` any `torch.nn.Module` or what makes one, and `problem`, `model`, `partition`, `topology`
             and `solver` may be objects of this library.
     """
-    place = {} if out is None else {"out": Path(out)}
+    place = {} if out is None else {"out": out}
     config = read_config({**settings, **place, "method": method}, "run")
     folder = None if out is None else RunFolder(config.out / config.name)
     return run_experiment(config, folder=folder, existing=existing, listener=listener, on_round=on_round)

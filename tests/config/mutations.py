@@ -35,8 +35,8 @@ from consilience.learning.schedules import SCHEDULES
 from consilience.learning.solvers import SOLVERS
 from consilience.sweep import read_study
 
-SECONDS = 60
-"""How long one may take, on a machine that is busy with other things as well."""
+SECONDS = 20
+"""How long a processor may be at work on one, whatever else the machine does."""
 MEMORY = 3 << 30
 """How many bytes more than the process has already may be taken."""
 LONGEST = 2100
@@ -234,7 +234,7 @@ def _poison(draw: random.Random) -> Any:
 def _changed(values: Values, draw: random.Random) -> tuple[Values, frozenset[str]]:
     """The values with one change, and the words that name the place."""
     place = draw.choice([*_places(values)])
-    how = draw.choice(["poison"] * 6 + ["delete", "add", "rename", "wrap", "swap", "list"])
+    how = draw.choice(["poison"] * 6 + ["delete", "add", "rename", "wrap", "swap", "list", "scale", "scale"])
     if how == "poison":
         return _put(values, place, _poison(draw)), _words(place)
     if how == "delete":
@@ -250,6 +250,12 @@ def _changed(values: Values, draw: random.Random) -> tuple[Values, frozenset[str
     if how == "wrap":
         inner = _at(values, place)
         return _put(values, place, draw.choice([[inner], {"name": inner}, [inner, inner]])), _words(place)
+    if how == "scale":
+        numbers = [place for place in _places(values) if isinstance(_at(values, place), int | float)]
+        place = draw.choice(numbers or [place])
+        value = _at(values, place)
+        scaled = value * draw.choice([-1, 0.5, 2, 3, 10, 1000]) if isinstance(value, int | float) else 1
+        return _put(values, place, scaled), _words(place)
     if how == "swap":
         other = draw.choice([*_places(values)])
         return _put(values, place, _at(values, other)), _words(place) | _words(other)
@@ -397,13 +403,13 @@ def _watched() -> Iterator[None]:
     def give_up(number: int, frame: FrameType | None) -> None:
         raise _Hang
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(SECONDS)
+    before = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @contextmanager

@@ -5,16 +5,22 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from consilience.errors import UserError
+from consilience.errors import UserError, abridged
+from consilience.plain import check_plain
 
 LOG = logging.getLogger("consilience")
+
+LONGEST = 255
+"""How many bytes the name of a folder may have."""
+LIKELY = 100
+"""As a count of seeds larger numbers are unlikely."""
 
 
 def read_seeds(value: object) -> object:
     """The list of seeds; a number alone is one of them, and says so where it could be meant as a count."""
     if not isinstance(value, int):
         return value
-    if value > 1:
+    if 1 < value <= LIKELY:
         LOG.warning("seeds: %s is one seed; for %s of them write seeds: %s", value, value, [*range(value)])
     return [value]
 
@@ -28,6 +34,11 @@ def read_init(value: object) -> object:
 
 def read_out(value: object) -> object:
     """The folder for runs, which has a name."""
-    if isinstance(value, str) and not value.strip():
+    if not isinstance(value, str | Path):
+        raise UserError(f"out: a folder is wanted, not {abridged(value)}")
+    if not str(value).strip():
         raise UserError("out: a folder is missing; leave it out for runs")
+    check_plain(str(value), ("out",))
+    if any(len(step.encode()) > LONGEST for step in Path(value).parts):
+        raise UserError(f"out: {abridged(str(value))} holds a name of more than {LONGEST} bytes")
     return value

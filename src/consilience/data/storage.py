@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from consilience.errors import UserError, said
+from consilience.errors import UserError, abridged, said
 from consilience.reading import Bounded, content, member, unpacked
 
 Parsed = TypeVar("Parsed")
@@ -26,6 +26,13 @@ def readable(path: str | Path) -> Iterator[None]:
         raise
     except Exception as error:  # of libraries that meet damaged files, too little memory, ...
         raise UserError(f"{path} cannot be read ({said(error)})") from None
+
+
+def folder_of(path: object) -> Path:
+    """The folder that somebody names; anything but a name is refused."""
+    if isinstance(path, str | Path) and "\0" not in str(path):
+        return Path(path)
+    raise UserError(f"folder: the name of one is wanted, not {abridged(path)}")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor
 from consilience import reading
 from consilience.data.arrays import Array, Channels, read_inputs, read_targets
 from consilience.data.dataset import Dataset, with_outputs
-from consilience.data.storage import readable
+from consilience.data.storage import folder_of, readable
 from consilience.data.stored import Inputs, Joined
 from consilience.errors import UserError
 from consilience.problems import Problem
@@ -81,7 +81,7 @@ def of_clients(
 
 def of_files(folder: str | Path) -> dict[str, list[Array]]:
     """The arrays of every `.npz` file of a folder, by the files' names: one file a client."""
-    paths = sorted(Path(folder).glob("*.npz"))
+    paths = sorted(folder_of(folder).glob("*.npz"))
     if not paths:
         raise UserError(f"{folder}: there are no .npz files, one a client")
     found, most = dict[str, list[Array]](), reading.machine_memory() // 2

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from consilience.data.dataset import Dataset, with_outputs
 from consilience.data.own.rows import Column, kept_back, of_clients
-from consilience.data.storage import readable
+from consilience.data.storage import folder_of, readable
 from consilience.data.stored import Stored
 from consilience.errors import UserError
 from consilience.types import IntArray
@@ -78,7 +78,7 @@ def of_images(
     name: str | None,
 ) -> Dataset:
     """The data set of `Dataset.from_images`, whose arguments these are."""
-    title = name or Path(folder).name
+    title = name or folder_of(folder).name
     paths, labels, owners = _listed(Path(folder), by_client)
     if test is None:
         stays, back = kept_back(title, len(paths), holdout, owners)

@@ -14,9 +14,18 @@ import numpy.typing as npt
 import torch
 
 from consilience.data.dataset import Dataset, with_outputs
-from consilience.data.own.rows import Column, chosen, kept_back, listed, of_clients, read_problem, targets_of
+from consilience.data.own.rows import (
+    Column,
+    check_range,
+    chosen,
+    kept_back,
+    listed,
+    of_clients,
+    read_problem,
+    targets_of,
+)
 from consilience.data.storage import readable
-from consilience.errors import UserError, kind_of, unknown
+from consilience.errors import UserError, kind_of, said, unknown
 from consilience.problems import Problem
 from consilience.reading import content, machine_memory
 
@@ -131,6 +140,8 @@ def _encoded(
         first, second = ((column[:, None] == values).astype(np.float64) for column in texts)
         return first, second
     numbers = [column.astype(np.float64)[:, None] for column in (train, test)]
+    for column in numbers:
+        check_range(f"{title}: column {label!r}", column)
     if standardise:
         mean, deviation = numbers[0].mean(), numbers[0].std()
         scale = deviation if deviation > 1e-12 * abs(mean) else 1.0
@@ -146,13 +157,19 @@ def _columns(title: str, table: Table, drop: Sequence[str]) -> dict[str, Column]
     elif isinstance(table, Mapping) or hasattr(table, "columns"):
         labels = list(table if isinstance(table, Mapping) else table.columns)
         _check_once(title, [str(label) for label in labels])
-        columns = {str(label): np.asarray(table[label]) for label in labels}
+        try:
+            columns = {str(label): np.asarray(table[label]) for label in labels}
+        except Exception as error:  # of objects that are no arrays
+            raise UserError(f"{title}: a column cannot be read ({said(error)})") from None
     else:
         raise UserError(f"{title}: expected a file or columns by name, not {kind_of(table)}")
     for label in drop:
         if label not in columns:
             raise unknown(f"column of {title}", label, columns)
         del columns[label]
+    for label, column in columns.items():
+        if column.ndim != 1:
+            raise UserError(f"{title}: column {label!r} has {column.ndim} axes; one value a row is wanted")
     lengths = {len(column) for column in columns.values()}
     if lengths in (set(), {0}) or len(lengths) > 1:
         raise UserError(f"{title}: the table has no rows, or columns of different lengths")
