@@ -13,7 +13,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, final
+from typing import IO, Any, Literal, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,19 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+class Reads(Protocol):
+    """What gives bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """So many of the next ones, or fewer at the end."""
+        ...
+
+
 @final
 class Bounded(io.RawIOBase):
     """What another stream gives, up to a number of bytes; more is a ValueError, at once."""
 
-    def __init__(self, inner: IO[bytes], most: int) -> None:
+    def __init__(self, inner: Reads, most: int) -> None:
         self.inner, self.most, self.left = inner, most, most
 
     def read(self, size: int = -1, /) -> bytes:
@@ -109,7 +117,7 @@ def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     with archive.open(name) as stream:
         shape, kind, order = _header(stream, archive.getinfo(name).file_size)
         found = np.empty(math.prod(shape) * kind.itemsize, dtype=np.uint8)
-        place = memoryview(found)
+        place = found.data
         while block := stream.read(BLOCK):
             place[: len(block)] = block
             place = place[len(block) :]

@@ -1,8 +1,9 @@
-"""Configurations with mistakes, as many as are asked for: each must be read, or refused in one line that says where.
+"""Configurations with mistakes: each must be planned, or refused in one line that names the field.
 
-`mutations(count, seed)` yields them, always the same ones; `judge` reads one as the command line would, plans the
-run, and raises `Failure` where anything else comes out than a plan or a UserError of one line that names the
-field. Within `bounded_memory` what takes gigabytes fails as well, and after `SECONDS` it is given up.
+`mutations(count, seed)` yields as many as are asked for, always the same ones; `judge` reads one as the
+command line would, plans the run, and raises `Failure` where anything else comes out than a plan or a
+UserError of one line that names the field. Within `bounded_memory` what takes gigabytes fails as well; what
+keeps a processor busy for `SECONDS` is given up. `python tests/config/mutations.py 10000 0` judges many.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ from consilience.experiment.planning import plan
 from consilience.graphs import TOPOLOGIES
 from consilience.learning.schedules import SCHEDULES
 from consilience.learning.solvers import SOLVERS
+from consilience.models import MODELS
+from consilience.objectives import OBJECTIVES
+from consilience.rules import RULES
+from consilience.server_steps import SERVER_STEPS
 from consilience.sweep import read_study
+from consilience.transforms import TRANSFORMS
 
 SECONDS = 20
 """How long a processor may be at work on one, whatever else the machine does."""
@@ -141,21 +147,23 @@ STUDY: Values = {
 }
 
 NUMBERS: list[Any] = [
-    0, -1, 1, 2, 3, 7, 100, 999, 2**31, 2**62, 2**63, 2**64, 10**18, -(10**18), 10**30, 0.5, -0.5, 1e-320, 1e308,
-    float("inf"), float("-inf"), float("nan"), "1e-3", "1e400", "-0", "٣", "１２", "0x_", "12:30:45", "9" * 5000,
+    0, -1, 1, 2, 3, 7, 100, 999, 2**31, 2**62, 2**63, 2**64, 10**18, -(10**18), 10**30,
+    0.5, -0.5, 1e-320, 1e308, float("inf"), float("-inf"), float("nan"),
+    "1e-3", "1e400", "-0", "\u0663", "\uff11\uff12", "0x_", "12:30:45", "9" * 5000,
 ]  # fmt: skip
 TEXTS: list[Any] = [
-    "", " ", "auto", "none", "null", "x", "a" * 300, "a" * 20_000, "ä" * 150, "a\0b", "\x1b[31mred", "\u202eback",
-    "two\nlines", "2020-02-30", "../../x", "/dev/null", "/dev/zero", "no.such:Thing", "json:loads", "<python>",
-    "cuda:" + "9" * 5000, "cuda:99", "cuda:٣", "8GB", "{}", "&a", "*a", "%s%n", "name", "file", "graph.json",
+    "", " ", "auto", "none", "null", "x", "a" * 300, "a" * 20_000, "ä" * 150, "a\0b", "\x1b[31mred",
+    "\u202eback", "two\nlines", "2020-02-30", "../../x", "/dev/null", "/dev/zero", "no.such:Thing",
+    "json:loads", "<python>", "cuda:" + "9" * 5000, "cuda:99", "cuda:\u0663", "8GB", "{}", "&a", "*a", "%s%n",
 ]  # fmt: skip
 OTHERS: list[Any] = [
-    None, True, False, [], {}, [[]], [None], [True], {"name": None}, {"name": 5}, {"name": "<python>"}, {"own": 1},
-    {"name": "mnist-sample", "own": {"clients": 3}}, [1, 1], ["a", "b"], list(range(10_000)), [0.1] * 2000,
-    [[1, 2], [3]], {"a": {"b": {"c": 1}}}, {"": 1}, {"x" * 500: 1}, [{}], [{"name": "fedavg"}] * 3,
-    list(range(1, 400)), {f"k{number}": number for number in range(300)},
+    None, True, False, [], {}, [[]], [None], [True], {"name": None}, {"name": 5}, {"name": "<python>"},
+    {"own": 1}, {"name": "mnist-sample", "own": {"clients": 3}}, [1, 1], ["a", "b"], list(range(10_000)),
+    [0.1] * 2000, [[1, 2], [3]], {"a": {"b": {"c": 1}}}, {"": 1}, {"x" * 500: 1}, [{}],
+    [{"name": "fedavg"}] * 3, list(range(1, 400)), {f"k{number}": number for number in range(300)},
 ]  # fmt: skip
 NAMES = [*METHODS, *ALIASES, *PARTITIONERS, *TOPOLOGIES, *SOLVERS, *SCHEDULES, "logistic", "mnist_cnn", "mlp"]
+PARTS = [*NAMES, *RULES, *OBJECTIVES, *SERVER_STEPS, *TRANSFORMS, *MODELS]
 KEYS = [
     *Config.model_fields,
     "lr",
@@ -254,7 +262,7 @@ def _changed(values: Values, draw: random.Random) -> tuple[Values, frozenset[str
         numbers = [place for place in _places(values) if isinstance(_at(values, place), int | float)]
         place = draw.choice(numbers or [place])
         value = _at(values, place)
-        scaled = value * draw.choice([-1, 0.5, 2, 3, 10, 1000]) if isinstance(value, int | float) else 1
+        scaled = value * draw.choice([-1, 0.5, 2, 3, 10, 30]) if isinstance(value, int | float) else 1
         return _put(values, place, scaled), _words(place)
     if how == "swap":
         other = draw.choice([*_places(values)])
@@ -328,7 +336,8 @@ def _damaged(text: str, draw: random.Random) -> str:
     if how == 4:
         return text + "note: " + draw.choice(["[", "{a: "]) * draw.choice([30, 1000, 50_000])
     if how == 5:
-        return f"{text[:spot]}{draw.choice(['&a ', '*a', '!!python/object:os.system ', '!x ', '<<: '])}{text[spot:]}"
+        sign = draw.choice(["&a ", "*a", "!!python/object:os.system ", "!x ", "<<: "])
+        return f"{text[:spot]}{sign}{text[spot:]}"
     if how == 6:
         return text[:spot]
     if how == 7:
@@ -366,8 +375,8 @@ def judge(mutation: Mutation, folder: Path) -> Verdict:
             _use(mutation, file)
     except UserError as error:
         return _refused(mutation, str(error))
-    except _Hang:
-        raise Failure(f"{mutation.name}: it takes more than {SECONDS} s") from None
+    except _Hang as hang:
+        raise Failure(f"{mutation.name}: it takes more than {SECONDS} s") from hang
     except Exception as error:
         raise Failure(f"{mutation.name}: {type(error).__name__}: {str(error)[:300]}") from error
     return Verdict(True, "")
@@ -390,7 +399,8 @@ def _refused(mutation: Mutation, line: str) -> Verdict:
     if "\n" in line or not line.isprintable() or len(line) > LONGEST:
         raise Failure(f"{mutation.name}: no line that can be shown: {line[:300]!r}")
     # A part that was put there may be blamed by its name.
-    words = {*mutation.about, *(name for name in NAMES if name in mutation.text)} | {"key", "line", "YAML"}
+    given = " ".join((mutation.text, *mutation.overrides))
+    words = {*mutation.about, *(name for name in PARTS if name in given), "key", "line", "YAML"}
     if mutation.about and not any(word and word.removesuffix("s") in line for word in words):
         raise Failure(f"{mutation.name}: it names none of {sorted(mutation.about)}: {line[:300]}")
     return Verdict(False, line)
@@ -435,7 +445,7 @@ def main(count: int, seed: int, folder: Path) -> int:
                 failed += 1
                 print(failure, flush=True)
     print(
-        f"{count} mutations with seed {seed}: {valid} valid, {count - valid - failed} refused, {failed} failed"
+        f"{count} mutations of seed {seed}: {valid} valid, {count - valid - failed} refused, {failed} failed"
     )
     return failed
 

@@ -21,6 +21,7 @@ from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners.base import Labels
+from consilience.data.stored import Inputs, chunks
 from consilience.engine.build import check, takes_steps
 from consilience.engine.memory import read_size, shown
 from consilience.engine.scene import Scene
@@ -104,12 +105,16 @@ def plan(config: Config) -> list[Arm]:
     datasets: dict[str | int, Dataset] = {}
     partitions: dict[str, dict[int, Partition]] = {}
     streamed: dict[tuple[str | int, str], bool] = {}
+    held: set[tuple[str | int, str]] = set()
     arms = []
     for setting, one in config.settings():
         name = one.data.name if one.data.own is None else id(one.data.own)
         if name not in datasets:
             datasets[name] = one.data.own or load(one.data.name)
         datasets[name].check(one.problem or datasets[name].problem)
+        if (name, one.dtype) not in held:
+            _check_range(datasets[name], getattr(torch, one.dtype))
+            held.add((name, one.dtype))
         key = json.dumps([one.written()[k] for k in ("data", "partition", "seeds")] + [one.population])
         if key not in partitions:
             partitions[key] = split(one, datasets[name])
@@ -219,6 +224,22 @@ def arms_of(
         words = sweeping.label_of(numbers)
         arms += Arm(setting, one, scene, choice, tuple(variants), tuple(told), words).apart()
     return arms
+
+
+def _check_range(dataset: Dataset, dtype: torch.dtype) -> None:
+    """Refuse numbers that a run's type cannot hold: they would become infinite."""
+    most = torch.finfo(dtype).max
+    for label in ("inputs", "targets", "test_inputs", "test_targets"):
+        column: Inputs = getattr(dataset, label)
+        if not column.dtype.is_floating_point or torch.finfo(column.dtype).max <= most:
+            continue
+        largest = max(float(chunk.abs().max()) for chunk in chunks(column) if chunk.numel())
+        if largest > most:
+            kind = str(dtype).removeprefix("torch.")
+            raise UserError(
+                f"{dataset.name}: {label} go up to {largest:.3g}, and {kind} holds {most:.3g} at most; scale "
+                "them, or set dtype: float64"
+            )
 
 
 def _check_size(config: Config, dataset: Dataset) -> None:

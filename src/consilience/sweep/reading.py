@@ -103,7 +103,10 @@ def _study(given: dict[str, Any], file: Path, overrides: Sequence[str]) -> Study
 def _base(given: object, file: Path) -> dict[str, Any]:
     """The configuration that cells vary; a path is one beside the file."""
     if isinstance(given, str):
-        return read_values(file.parent / given)
+        try:
+            return read_values(file.parent / given)
+        except UserError as error:
+            raise UserError(f"base: {error}") from None
     if not isinstance(given, dict):
         raise UserError(f"base: expected a path or keys of a configuration, not {kind_of(given)}")
     return given
