@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.stored import Inputs, Mapped
-from consilience.errors import UserError, abridged, said, unknown
+from consilience.errors import UserError, said, unknown
 from consilience.reading import machine_memory, mapped
 
 LOG = logging.getLogger("consilience")
@@ -93,7 +93,7 @@ def _layout(
 ) -> Literal["", "last", "grey"]:
     """What has to be done to have channels first: nothing, or the last axis moves, or one is missing."""
     if channels not in get_args(Channels):
-        raise unknown("value of channels", abridged(channels), get_args(Channels))
+        raise unknown("value of channels", str(channels), get_args(Channels))
     if channels == "auto" and len(shape) == 3 and is_bytes:
         return "grey"
     if channels == "last" and len(shape) > 2:
