@@ -13,7 +13,7 @@ LOG = logging.getLogger("consilience")
 LONGEST = 255
 """How many bytes the name of a folder may have."""
 LIKELY = 100
-"""As a count of seeds larger numbers are unlikely."""
+"""The largest number that is likely to be meant as a count of seeds."""
 
 
 def read_seeds(value: object) -> object:
