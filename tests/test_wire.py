@@ -26,8 +26,7 @@ from consilience.wire import (
     encode_tensors,
     message_bytes,
 )
-
-from .wire_mutations import crowded, frames, judge
+from scorecard.mutated_frames import crowded, frames, judge
 
 SHARED = torch.tensor([1.0, -2.0, 3.0, 0.5, 7.0])
 MESSAGES: dict[str, State] = {

@@ -47,7 +47,7 @@ def run(
             and `solver` may be objects of this library.
     """
     begin(settings)
-    place = {} if out is None else {"out": Path(out)}
+    place = {} if out is None else {"out": out}
     config = read_config({**settings, **place, "method": method}, "run")
     folder = None if out is None else RunFolder(config.out / config.name)
     return run_experiment(config, folder=folder, existing=existing, listener=listener, on_round=on_round)

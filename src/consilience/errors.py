@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import reprlib
 from collections.abc import Callable, Iterable
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 """The kinds of parameters that cannot be given by name."""
+
+
+LONGEST = 2000
+"""How many characters a message may have; what is longer is cut in the middle."""
 
 
 def printable(text: str) -> str:
@@ -27,6 +32,11 @@ class UserError(ValueError):
 
     def __str__(self) -> str:
         return printable(super().__str__())
+
+    def __init__(self, message: str = "") -> None:
+        line = " ".join(message.splitlines())
+        half = LONGEST // 2
+        super().__init__(line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}")
 
 
 class DamageError(UserError):
@@ -58,14 +68,48 @@ def kind_of(value: object) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
+class _Abridged(reprlib.Repr):
+    """Values in a few words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict = 3, 5, 5, 4
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write numbers of some thousand digits.
+        return repr(x) if x.bit_length() < 128 else f"a number of {x.bit_length()} bits"
+
+
+_ABRIDGED = _Abridged()
+
+
+def abridged(value: object) -> str:
+    """A value that somebody gave, as an error may show it: it may be of any length.
+
+    >>> abridged("short"), abridged(list(range(1000)))
+    ("'short'", '[0, 1, 2, 3, 4, ...]')
+    """
+    return _ABRIDGED.repr(value)
+
+
 def described(error: Exception) -> str:
     """An error of somebody's code in one line: its class, and what it says, if that is not too long.
 
     >>> described(KeyError("age"))
     "KeyError: 'age'"
     """
-    says = " ".join(str(error).split())
-    return f"{type(error).__name__}: {says:.160}" if says else type(error).__name__
+    name, says = type(error).__name__, said(error)
+    return name if says == name else f"{name}: {says}"
+
+
+def said(error: Exception) -> str:
+    """What an error says, in one line that is not too long; its class where it says nothing.
+
+    >>> said(ValueError("no  number")), said(EOFError())
+    ('no number', 'EOFError')
+    """
+    return " ".join(f"{error}".split())[:160] or type(error).__name__
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], meant: str | None = None) -> UserError:
@@ -79,13 +123,13 @@ def unknown(kind: str, name: str, valid: Iterable[str], meant: str | None = None
     known = sorted(valid)
     meant = meant or _nearest(name, known)
     hint = f"; did you mean {meant!r}?" if meant else ""
-    return UserError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known) or 'none'})")
+    return UserError(f"unknown {kind} {abridged(name)}{hint} (known: {', '.join(known) or 'none'})")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is spelled most like another; of dotted ones the ends are compared."""
     ends = {one.rpartition(".")[2]: one for one in known}
-    near = difflib.get_close_matches(name.rpartition(".")[2], ends, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[-100:].rpartition(".")[2], ends, n=1, cutoff=0.5)
     return ends[near[0]] if near else None
 
 

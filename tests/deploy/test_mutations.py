@@ -25,9 +25,8 @@ from consilience.deploy.zenoh.parcels import Label, cut
 from consilience.deploy.zenoh.words import Word, read_word
 from consilience.errors import UserError
 from consilience.graphs import Ring
-
-from .. import wire_mutations
-from ..wire_mutations import WAYS, extended, flipped, frames, other_json, shuffled
+from scorecard import mutated_frames
+from scorecard.mutated_frames import WAYS, extended, flipped, frames, other_json, shuffled
 
 Way = Callable[[random.Random, bytes], bytes]
 
@@ -164,7 +163,7 @@ def test_files_that_members_keep_are_refused_by_name(member, federate, tmp_path)
             path.write_bytes((tmp_path / "site").read_bytes())
     whole = path.read_bytes()
     read()
-    for data in damaged(whole, 30, (flipped, wire_mutations.cut, extended, shuffled, other_json)):
+    for data in damaged(whole, 30, (flipped, mutated_frames.cut, extended, shuffled, other_json)):
         path.write_bytes(data)
         with pytest.raises(UserError, match=path.name):
             read()

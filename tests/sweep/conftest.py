@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from consilience.plain import write_yaml
 from consilience.sweep import Cell, Study, Watcher, read_study
 from consilience.sweep.places import Progress
 
@@ -64,9 +64,7 @@ def sweep_file(tmp_path: Path) -> Callable[..., Path]:
     def write(base: Any = None, **keys: Any) -> Path:
         path = tmp_path / "study.yaml"
         whole = base if isinstance(base, str) else {**BASE, **(base or {})}
-        path.write_text(
-            yaml.safe_dump({"base": whole, "out": str(tmp_path / "runs"), **keys}, sort_keys=False)
-        )
+        path.write_text(write_yaml({"base": whole, "out": str(tmp_path / "runs"), **keys}))
         return path
 
     return write

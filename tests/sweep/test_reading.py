@@ -95,7 +95,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"grid": {"clients": []}}, "grid.clients: expected a list of values"),
     ({"grid": {"clients": [2, 2]}}, "grid.clients: [2, 2] names a value twice"),
     ({"grid": [1]}, "grid: expected lists of values by key, not a list"),
-    ({"grid": {True: [1]}}, "grid.True: expected a dotted key"),
+    ({"grid": {True: [1]}}, "grid: a key must be text, not True"),
     ({"grid": {"name": ["a"]}}, "grid.name: cells have folders by what they vary"),
     ({"grid": {"clientz": [2]}}, "cell clientz=2: unknown key 'clientz'; did you mean 'clients'?"),
     ({"grid": {"model.hiden": [[2]]}}, "unknown option of model mlp 'hiden'; did you mean 'hidden'?"),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from consilience import __version__
 from consilience.cli import deploying, monitoring, noding, reporting, reproducing, sweeping
@@ -17,6 +16,7 @@ from consilience.cli.interrupts import stoppable
 from consilience.cli.screen import guard_log
 from consilience.engine.spread.joining import begin
 from consilience.errors import UserError, printable, unknown
+from consilience.plain import read_yaml
 
 app = typer.Typer(
     name="consilience",
@@ -148,9 +148,9 @@ def resume(
 def _said_of_workers(file: Path, overrides: list[str]) -> dict[str, Any]:
     """What a file and changes seem to say of workers, at a glance: before torch is imported."""
     try:
-        values = yaml.safe_load(file.read_text())
-        changed = {key: yaml.safe_load(value) for key, _, value in (one.partition("=") for one in overrides)}
-    except (OSError, ValueError, yaml.YAMLError):  # whoever reads it in earnest says what is wrong
+        values = read_yaml(file.read_text(), str(file))
+        changed = {key: read_yaml(value, key) for key, _, value in (one.partition("=") for one in overrides)}
+    except (OSError, ValueError):  # whoever reads it in earnest says what is wrong
         return {}
     return {**values, **changed} if isinstance(values, dict) else {}
 

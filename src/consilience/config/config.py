@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 from pydantic import (
@@ -35,11 +35,19 @@ from consilience.config.fields import (
     read_solver,
 )
 from consilience.config.hints import place_of
+from consilience.config.keys import read_init, read_out, read_seeds
 from consilience.config.metrics import MetricsField
-from consilience.config.options import allow_lists, first_problem, read_part
+from consilience.config.options import (
+    MOST_VARIANTS,
+    allow_lists,
+    check_count,
+    first_problem,
+    read_part,
+)
 from consilience.config.overrides import DEFAULT_PARTS
 from consilience.config.own_data import with_clients
 from consilience.config.sections import (
+    MOST,
     CheckpointSection,
     DataSection,
     DeploySection,
@@ -59,35 +67,19 @@ from consilience.engine.build import resolve_executor
 from consilience.engine.determinism import Precision
 from consilience.engine.memory import read_size, usual_memory
 from consilience.engine.scene import ExecutorName
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, abridged, unknown
 from consilience.graphs import TOPOLOGIES
 from consilience.models import MODELS
+from consilience.plain import check_plain
 from consilience.sweeping import label_of
 
 WHOLE_RUN = frozenset(
     {"metrics", "name", "out", "targets", "note", "device", "memory", "tracking", "deploy", "compare"}
 )
 """Keys that an item of `compare` cannot change."""
+MOST_CLIENTS = 10**6
 INTERNAL = frozenset({"compare", "numbers"})
 """Fields that a setting has of its own."""
-
-LOG = logging.getLogger("consilience")
-
-
-def _read_seeds(value: object) -> object:
-    """The list of seeds; a number alone is one of them, and says so where it could be meant as a count."""
-    if not isinstance(value, int):
-        return value
-    if value > 1:
-        LOG.warning("seeds: %s is one seed; for %s of them write seeds: %s", value, value, [*range(value)])
-    return [value]
-
-
-def _read_init(value: object) -> object:
-    """How models start, or where the file of weights is."""
-    if value is None or isinstance(value, str | Path):
-        return value if value is None else str(value)
-    raise UserError(f"init: common, different or the path of a file of weights, not a {type(value).__name__}")
 
 
 class Config(Section):
@@ -96,7 +88,7 @@ class Config(Section):
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=allow_lists(*PLAIN))
 
     name: str = Field(
-        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,-]*$", description="The run's folder is OUT/NAME."
+        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,-]{0,199}$", description="The run's folder is OUT/NAME."
     )
     method: MethodsField = Field(default_factory=lambda: [read_method(DEFAULT_PARTS["method"])])
     data: Annotated[DataSection, BeforeValidator(read_data, json_schema_input_type=DataSection | str)] = (
@@ -109,21 +101,27 @@ class Config(Section):
         None, description="What is to be learned; by default what the data set's targets look like."
     )
     l2: float = Field(
-        0.0, ge=0, description="The weight of |parameters|^2 / 2, a part of every client's loss."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="The weight of |parameters|^2 / 2, a part of every client's loss.",
     )
     partition: PartitionerField = Field(
         default_factory=lambda: read_part("partition", PARTITIONERS, DEFAULT_PARTS["partition"])
     )
     model: ModelField = Field(default_factory=lambda: read_part("model", MODELS, DEFAULT_PARTS["model"]))
     clients: int | None = Field(
-        None, ge=1, description="How many there are; by default 10, or as many as the topology has nodes."
+        None,
+        ge=1,
+        le=MOST_CLIENTS,
+        description="How many there are; by default 10, or as many as the topology has nodes.",
     )
     participation: int | float = Field(
         1.0, description="A fraction (1.0: everybody) or a count of clients a round."
     )
     failure_rate: float = Field(0.0, ge=0, le=1, description="How likely a client's upload never arrives.")
     network: NetworkSection = Field(default_factory=NetworkSection)
-    rounds: int = Field(20, ge=1)
+    rounds: int = Field(20, ge=1, le=MOST)
     local: LocalSection = Field(default_factory=lambda: LocalSection(epochs=1))
     solver: SolverField = Field(default_factory=lambda: read_solver(DEFAULT_PARTS["solver"]))
     schedule: ScheduleField | None = Field(
@@ -132,18 +130,21 @@ class Config(Section):
     topology: TopologyField = Field(
         default_factory=lambda: read_part("topology", TOPOLOGIES, DEFAULT_PARTS["topology"])
     )
-    init: Annotated[Init | str | None, BeforeValidator(_read_init)] = Field(
+    init: Annotated[Init | str | None, BeforeValidator(read_init)] = Field(
         None,
         description="How models start: common or different, by default common on a star and different on a "
         "graph; or a file of weights (safetensors, or a state dict) with which all start.",
     )
     seeds: Annotated[
-        list[Annotated[int, Field(ge=0)]],
-        BeforeValidator(_read_seeds, json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int),
-    ] = Field([0], min_length=1)
+        list[Annotated[int, Field(ge=0, lt=2**63)]],
+        BeforeValidator(read_seeds, json_schema_input_type=Annotated[list[int], Field(min_length=1)] | int),
+    ] = Field([0], min_length=1, max_length=MOST_VARIANTS)
     executor: ExecutorName = "auto"
     workers: int | None = Field(
-        None, ge=1, description="Processes of `executor: ray`; by default one a GPU, or one a core."
+        None,
+        ge=1,
+        le=10_000,
+        description="Processes of `executor: ray`; by default one a GPU, or one a core.",
     )
     cluster: str = Field(
         "auto",
@@ -151,7 +152,7 @@ class Config(Section):
         "one; local: a new one.",
     )
     lanes: int | None = Field(
-        None, ge=1, description="Clients that train side by side; by default as memory allows."
+        None, ge=1, le=MOST, description="Clients that train side by side; by default as memory allows."
     )
     memory: (
         Annotated[
@@ -165,7 +166,7 @@ class Config(Section):
         None,
         description="What the engine may take of the device's memory, e.g. 8GB; by default what is free.",
     )
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = Field(
         "fp32",
@@ -198,9 +199,11 @@ class Config(Section):
     tracking: TrackersField = Field(
         default_factory=list, description="Who is told how the run goes: tensorboard, mlflow, wandb."
     )
-    out: Path = Path("runs")
+    out: Annotated[Path, BeforeValidator(read_out, json_schema_input_type=str)] = Path("runs")
     compare: list[dict[str, Any]] = Field(
-        default_factory=list, description="Several settings: each item overrides keys of this file."
+        default_factory=list,
+        max_length=MOST_VARIANTS,
+        description="Several settings: each item overrides keys of this file.",
     )
     numbers: SkipJsonSchema[Annotated[Numbers, Field(exclude=True)]] = Field(default_factory=Numbers)
     """Lists that were given for numbers of the setting and of training."""
@@ -208,7 +211,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         if len(set(self.seeds)) != len(self.seeds):
-            raise UserError(f"seeds: {self.seeds} names a seed twice")
+            raise UserError(f"seeds: {abridged(self.seeds)} names a seed twice")
         nodes = self.topology.nodes
         if nodes is not None and nodes < 1:
             raise UserError(f"topology: nodes must be at least 1, not {nodes}")
@@ -281,9 +284,13 @@ class Config(Section):
 
     def settings(self) -> list[tuple[str, Config]]:
         """The settings to run, each with a label: this one, or those of `compare`, by swept numbers."""
+        compared = self._compared()
+        check_count(
+            "settings", sum(prod(map(len, one.numbers.of(OF_SETTING).values())) for _, one in compared)
+        )
         return [
             (" ".join(filter(None, (label, label_of(numbers)))), config.chosen(numbers))
-            for label, one in self._compared()
+            for label, one in compared
             for numbers, config in one.swept_over(OF_SETTING)
         ]
 
@@ -363,6 +370,7 @@ def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset 
         own: A data set from Python, in place of a known one.
     """
     try:
+        check_plain(values)
         values, lists = take_lists(values)
         if "numbers" in values:
             raise unknown("key", "numbers", Config.model_fields.keys() - INTERNAL)
@@ -396,9 +404,9 @@ def _problem(error: ValidationError) -> str:
     section: type[BaseModel] = Config
     for step in path:
         kind = section.model_fields[str(step)].annotation
-        assert isinstance(kind, type)
-        assert issubclass(kind, BaseModel)
-        section = kind
+        section = next(
+            one for one in (kind, *get_args(kind)) if isinstance(one, type) and issubclass(one, BaseModel)
+        )
     shown = [name for name in section.model_fields if name not in ("own", "numbers")]
     valid = [".".join([*map(str, path), name]) for name in shown]
     meant = place_of(str(problem["loc"][-1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, cast
@@ -10,8 +11,16 @@ from typing import Any, cast
 from consilience.algorithm import Algorithm, Init
 from consilience.algorithms import ALIASES, METHODS
 from consilience.config.hints import place_of
-from consilience.config.options import FLOATS, Sweep, part_schema, read_sweep, sweep_of, write_part
-from consilience.errors import UserError, unknown
+from consilience.config.options import (
+    FLOATS,
+    Sweep,
+    check_count,
+    part_schema,
+    read_sweep,
+    sweep_of,
+    write_part,
+)
+from consilience.errors import UserError, abridged, unknown
 from consilience.method import Composed
 from consilience.objectives import OBJECTIVES
 from consilience.plugins import is_reference, name_of
@@ -53,7 +62,7 @@ def read_method(value: object) -> MethodChoice:
         options = {str(key): option for key, option in value.items()}
         label = options.pop("label", None)
         if label is not None and not isinstance(label, str):
-            raise UserError(f"method: label must be text, not {label!r}")
+            raise UserError(f"method: label must be text, not {abridged(label)}")
         transforms, then = options.pop("transforms", []), options.pop("then", None)
         if "name" not in options and options.keys() & _SLOTS.keys():
             choice = _composition(options, label)
@@ -74,6 +83,7 @@ def _transformed(choice: MethodChoice, entries: object, label: str | None) -> Me
     names, written = [choice.label], []
     for entry in entries:
         sweep = read_sweep("transform", TRANSFORMS, entry)
+        check_count("method: transforms", len(pairs) * len(sweep.variants))
         pairs = [
             (transform(algorithm), apart(first, second, transform.name))
             for algorithm, first in pairs
@@ -93,7 +103,7 @@ def _followed(choice: MethodChoice, value: object, label: str | None) -> MethodC
         raise UserError("method: then says what comes next and when, e.g. {method: fedavg, after: 20}")
     rounds, other = value["after"], read_method(value["method"])
     if not isinstance(rounds, int) or isinstance(rounds, bool):
-        raise UserError(f"method: after is a number of rounds, not {rounds!r}")
+        raise UserError(f"method: after is a number of rounds, not {abridged(rounds)}")
     if len(other.sweep.variants) > 1:
         raise UserError("method: the method that comes next cannot be a sweep")
     if (choice.init, choice.on_graph) != (other.init, other.on_graph):
@@ -166,6 +176,7 @@ def _composition(options: dict[str, object], label: str | None) -> MethodChoice:
             known = (*_SLOTS, *CHANGES)
             raise unknown("part of a composed method", key, known, place_of(key, "method", known))
     slots = {slot: read_sweep(slot, _SLOTS[slot], value) for slot, value in options.items()}
+    check_count(f"method: {', '.join(slots)}", math.prod(len(sweep.variants) for sweep in slots.values()))
     variants: list[Algorithm] = []
     numbers: list[dict[str, object]] = []
     for chosen in itertools.product(*(range(len(sweep.variants)) for sweep in slots.values())):

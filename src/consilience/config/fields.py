@@ -14,6 +14,7 @@ from consilience.config.options import (
     FLOATS,
     NUMBERS,
     Sweep,
+    check_count,
     part_schema,
     read_part,
     read_sweep,
@@ -22,7 +23,7 @@ from consilience.config.options import (
 )
 from consilience.config.overrides import DEFAULT_PARTS
 from consilience.data.partitioners import PARTITIONERS, Partitioner
-from consilience.errors import UserError
+from consilience.errors import UserError, abridged
 from consilience.graphs import TOPOLOGIES
 from consilience.graphs.base import Topology
 from consilience.learning.schedules import SCHEDULES, Schedule
@@ -84,13 +85,16 @@ def read_schedule(value: object) -> Sweep[Schedule]:
 
 def _read_methods(value: object) -> list[MethodChoice]:
     entries = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    choices = [read_method(entry) for entry in entries]
+    choices: list[MethodChoice] = []
+    for entry in entries:
+        choices.append(read_method(entry))
+        check_count("method", sum(len(choice.sweep.variants) for choice in choices))
     if not choices:
         raise UserError("method: the list is empty")
     labels = [choice.label for choice in choices]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
-        raise UserError(f"method: {twice!r} is there twice; give one of them a label")
+        raise UserError(f"method: {abridged(twice)} is there twice; give one of them a label")
     return choices
 
 

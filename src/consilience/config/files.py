@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from consilience.config.config import Config, read_config
 from consilience.config.overrides import apply, check_effect
 from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 from consilience.models.own import names_unwritten
+from consilience.plain import MOST_CHARACTERS, read_yaml
+from consilience.reading import content
 
 
 def load_config(
@@ -31,8 +31,9 @@ def load_config(
 
 def with_given(values: dict[str, Any], path: Path, own: Dataset | None, model: object) -> Config:
     """The configuration of a file's values, with data and a model that it cannot name; see `load_config`."""
-    for one in () if model is None else (values, *values.get("compare", ())):
-        if names_unwritten(one.get("model")):
+    compared = values.get("compare")
+    for one in () if model is None else (values, *(compared if isinstance(compared, list) else ())):
+        if isinstance(one, dict) and names_unwritten(one.get("model")):
             one["model"] = model
     return read_config(values, str(path), own)
 
@@ -40,11 +41,14 @@ def with_given(values: dict[str, Any], path: Path, own: Dataset | None, model: o
 def read_values(path: Path) -> dict[str, Any]:
     """The keys and values of a file, as they stand there."""
     try:
-        values = yaml.safe_load(path.read_text())
+        text = content(path, MOST_CHARACTERS).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date that does not exist, say
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not text in UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    values = read_yaml(text, str(path))
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected keys and values, found {type(values).__name__}")
     return values

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from consilience.config.options import read_part, write_part
-from consilience.errors import UserError, check_options, kind_of, unknown
+from consilience.errors import UserError, abridged, check_options, kind_of, unknown
 from consilience.metrics import METRICS, Score, Whole
 from consilience.metrics.whole import Accumulator, accumulated, filled_in
 from consilience.models.own import UNWRITTEN
@@ -117,7 +117,9 @@ def _whole(made: Any, name: str, shown: dict[str, Any]) -> Whole:
     shown = {**_told(made), **shown}
     label = str(shown.get("label", name))
     if not LABEL.fullmatch(label):
-        raise UserError(f"metrics: {label!r} cannot name a score: give it a label of letters, digits and _")
+        raise UserError(
+            f"metrics: {abridged(label)} cannot name a score: give it a label of letters, digits and _"
+        )
     metric = Metric(label, bool(shown.get("higher_is_better", True)), bool(shown.get("percent", False)))
     return Whole(metric, accumulated(made) if isinstance(made, Accumulator) else made)
 

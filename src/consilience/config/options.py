@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from consilience.config.hints import place_of
-from consilience.errors import UserError, kind_of, unknown
+from consilience.errors import UserError, abridged, kind_of, unknown
 from consilience.plugins import REFERENCE, name_of
 from consilience.sweeping import (
     admits,
@@ -30,6 +31,9 @@ from consilience.sweeping import (
 )
 
 T = TypeVar("T")
+
+MOST_VARIANTS = 1000
+"""How many variants of a part, of all methods, or of a setting there may be in one run."""
 
 
 def read_part(kind: str, registry: Mapping[str, type[T]], value: object) -> T:
@@ -63,6 +67,11 @@ def make_part(kind: str, cls: type[T], options: Mapping[str, object], more: tupl
             raise unknown(f"option of {kind} {name}", key, known, place_of(key, kind, known))
         if isinstance(options[key], bool) and not admits(fields[key], bool):
             raise UserError(f"{kind} {name}: {key}: expected a number or a name, not {options[key]}")
+        if fields[key] is bool and not isinstance(options[key], bool):
+            found = abridged(options[key])
+            raise UserError(
+                f"{kind} {name}: {key}: Input should be a valid boolean, true or false, not {found}"
+            )
     try:
         part: T = TypeAdapter(cls).validate_python(dict(options))
     except ValidationError as error:
@@ -81,7 +90,7 @@ def first_problem(error: ValidationError) -> str:
     given = problem.get("input")
     text = problem["msg"]
     if not isinstance(given, dict) and ", not " not in text:
-        text += f", not {given!r}"
+        text += f", not {abridged(given)}"
     return f"{where}: {text}" if where else text
 
 
@@ -160,17 +169,27 @@ def lists_in(options: Mapping[str, object], kinds: Mapping[str, object]) -> dict
 
 def combinations(lists: Mapping[str, list[object]]) -> Iterator[dict[str, object]]:
     """Every choice of one number from each list; a single empty one where there is no list."""
+    check_count(", ".join(lists), math.prod(map(len, lists.values())))
     for combination in itertools.product(*lists.values()):
         yield dict(zip(lists, combination, strict=True))
+
+
+def check_count(what: str, count: int) -> None:
+    """Refuse more variants than anybody compares, before they are made."""
+    if count > MOST_VARIANTS:
+        raise UserError(
+            f"{what}: {count:,} variants, and {MOST_VARIANTS:,} are the most in one run; try fewer values"
+        )
 
 
 def read_values(key: str, values: list[object]) -> list[object]:
     """The numbers of a sweep; a list that is not one of different numbers is refused."""
     if not values:
         raise UserError(f"{key}: the list of values is empty")
+    check_count(key, len(values))
     numbers: list[object] = [_number(key, value) for value in values]
     if len(set(numbers)) != len(numbers):
-        raise UserError(f"{key}: {values} names a value twice")
+        raise UserError(f"{key}: {abridged(values)} names a value twice")
     return numbers
 
 
@@ -183,7 +202,7 @@ def _number(key: str, value: object) -> float:
             return float(value)
     except ValueError:
         pass
-    raise UserError(f"{key}: a list here is a sweep over numbers, and {value!r} is not one")
+    raise UserError(f"{key}: a list here is a sweep over numbers, and {abridged(value)} is not one")
 
 
 def read_sweep(
@@ -221,6 +240,7 @@ def sweep_of(part: T) -> Sweep[T]:
             numbers = read_values(name, values)
             choices[name] = [(number, {name: number} if len(numbers) > 1 else {}) for number in numbers]
     variants, told = [], []
+    check_count(", ".join(choices), math.prod(map(len, choices.values())))
     for combination in itertools.product(*choices.values()):
         chosen = dict(zip(choices, (value for value, _ in combination), strict=True))
         variants.append(dataclasses.replace(typing.cast(Any, part), **chosen))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-import yaml
-
-from consilience.errors import UserError
+from consilience.errors import UserError, abridged
+from consilience.plain import read_yaml
 
 DEFAULT_PARTS = {
     "method": "fedavg",
@@ -33,9 +32,8 @@ def check_effect(values: dict[str, Any], override: str) -> None:
     key = override.partition("=")[0].partition(".")[0]
     items = values.get("compare")
     if isinstance(items, list) and items and all(isinstance(item, dict) and key in item for item in items):
-        raise UserError(
-            f"override {override!r} has no effect: every item of compare sets {key}; try compare.0.{key}"
-        )
+        told = f"override {abridged(override)} has no effect: every item of compare sets {key}"
+        raise UserError(f"{told}; try compare.0.{key}")
 
 
 def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
@@ -48,7 +46,7 @@ def apply(values: dict[str, Any], override: str, earlier: Set[str]) -> None:
     """
     path, sign, text = override.partition("=")
     if not sign or not path:
-        raise UserError(f"override {override!r} is not of the form key=value")
+        raise UserError(f"override {abridged(override)} is not of the form key=value")
     change(values, path, _read(path, text, override), override, earlier)
 
 
@@ -70,7 +68,9 @@ def change(values: dict[str, Any], path: str, value: Any, override: str, earlier
         place[_position(place, last, override)] = value
         return
     if not isinstance(place, dict):
-        raise UserError(f"override {override!r}: {parents[-1]!r} is a plain value, it has no {last!r}")
+        raise UserError(
+            f"override {abridged(override)}: {parents[-1]!r} is a plain value, it has no {last!r}"
+        )
     owner = next((key for key in reversed(parents) if not key.isdigit()), "")
     named = place.get("name") or (DEFAULT_PARTS["solver"] if owner == "solver" else None)
     if last == "name" and owner in (*DEFAULT_PARTS, *SLOTS) and named != value:
@@ -85,11 +85,11 @@ def change(values: dict[str, Any], path: str, value: Any, override: str, earlier
 def _read(path: str, text: str, override: str) -> Any:
     """The value that a text stands for: what YAML says, but where a text is wanted never anything else."""
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+        value = read_yaml(text, f"override {abridged(override)}")
+    except UserError:
         if path in TEXTS:
             return text
-        raise UserError(f"override {override!r}: the value is not valid YAML") from None
+        raise
     return text if path in TEXTS and not isinstance(value, str) else value
 
 
@@ -97,7 +97,7 @@ def _enter(place: Any, key: str, override: str) -> Any:
     """The value under a key; a name becomes a mapping with that name, a missing part the default one."""
     inside: Any = _position(place, key, override) if isinstance(place, list) else key
     if not isinstance(place, list | dict):
-        raise UserError(f"override {override!r}: {key!r} is inside a plain value")
+        raise UserError(f"override {abridged(override)}: {key!r} is inside a plain value")
     if isinstance(place, dict) and place.get(key) is None:
         place[key] = {"name": DEFAULT_PARTS[key]} if key in DEFAULT_PARTS else {}
     if isinstance(place[inside], str):
@@ -107,7 +107,6 @@ def _enter(place: Any, key: str, override: str) -> Any:
 
 def _position(place: list[Any], key: str, override: str) -> int:
     if not key.isdigit() or int(key) >= len(place):
-        raise UserError(
-            f"override {override!r}: a list of {len(place)} is entered by a number, e.g. method.0.name"
-        )
+        told = f"a list of {len(place)} is entered by a number, e.g. method.0.name"
+        raise UserError(f"override {abridged(override)}: {told}")
     return int(key)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from consilience.config.sections import DataSection, named
+from consilience.data.dataset import Dataset
 from consilience.data.partitioners import ByClient
 from consilience.errors import UserError
 
@@ -19,7 +20,7 @@ def with_clients(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     data = values.get("data")
     own = data.own if isinstance(data, DataSection) else (data or {}).get("own")
-    if own is None or not own.clients:
+    if not isinstance(own, Dataset) or not own.clients:
         return values
     given = values.get("partition")
     partition = ByClient() if given is None else named(given)

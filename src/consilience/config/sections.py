@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -19,11 +21,11 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from consilience.config.options import allow_lists
-from consilience.data.dataset import Dataset
+from consilience.data.dataset import MOST_OUTPUTS, Dataset
 from consilience.data.normalising import Normalisation
 from consilience.data.sets import SOURCES, Source
 from consilience.engine.network import Network
-from consilience.errors import UserError, check_options, described, kind_of, unknown
+from consilience.errors import UserError, abridged, check_options, described, kind_of, unknown
 from consilience.learning.coordinate import Coordinate
 from consilience.plugins import is_reference, load
 
@@ -38,6 +40,10 @@ TargetsByScore = dict[
     ],
 ]
 """Values to reach, by the names of scores."""
+
+
+MOST = 10**9
+"""The most rounds, steps or rows that anything is counted in."""
 
 
 class Section(BaseModel):
@@ -56,6 +62,13 @@ class Section(BaseModel):
             ):
                 raise UserError(f"{name}: expected a number or a name, not {value}")
         return values
+
+
+def _read_own(value: object) -> Dataset | None:
+    """A data set of Python, which no file can name."""
+    if value is None or isinstance(value, Dataset):
+        return value
+    raise unknown("key", "data.own", [f"data.{name}" for name in DataSection.model_fields if name != "own"])
 
 
 class DataSection(Section):
@@ -79,7 +92,7 @@ class DataSection(Section):
         description="Whether inputs are held in memory, or read as batches need them; by default held "
         "where they take at most half of it.",
     )
-    own: SkipJsonSchema[Annotated[Dataset | None, PlainValidator(lambda v: v), Field(exclude=True)]] = None
+    own: SkipJsonSchema[Annotated[Dataset | None, PlainValidator(_read_own), Field(exclude=True)]] = None
     """A data set from Python, in place of a known one."""
 
     @model_validator(mode="after")
@@ -94,14 +107,16 @@ class LocalSection(Section):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=allow_lists())
 
-    epochs: int | None = Field(None, ge=1)
-    steps: int | None = Field(None, ge=1, description="How many steps, instead of epochs.")
-    batch_size: int = Field(32, ge=1)
+    epochs: int | None = Field(None, ge=1, le=MOST)
+    steps: int | None = Field(None, ge=1, le=MOST, description="How many steps, instead of epochs.")
+    batch_size: int = Field(32, ge=1, le=MOST)
     stragglers: float = Field(
         0.0, ge=0, le=1, description="How likely a client does fewer epochs (or steps) than the others."
     )
-    lr_decay: float = Field(1.0, gt=0, description="Multiplies the learning rate from round to round.")
-    clip: float | None = Field(None, gt=0, description="The largest norm of a gradient.")
+    lr_decay: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="Multiplies the learning rate from round to round."
+    )
+    clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="The largest norm of a gradient.")
 
     @model_validator(mode="before")
     @classmethod
@@ -117,11 +132,18 @@ class LocalSection(Section):
 class EvaluateSection(Section):
     """When models are evaluated, and what is recorded of them."""
 
-    every: int = Field(1, ge=1, description="Rounds between evaluations; the last round is always evaluated.")
-    clients: bool = Field(True, description="Whether every client is evaluated on its own data at the end.")
-    nodes: bool = Field(True, description="Whether metrics have lists over the nodes of a graph.")
+    every: int = Field(
+        1, ge=1, le=MOST, description="Rounds between evaluations; the last round is always evaluated."
+    )
+    clients: bool = Field(
+        True, strict=True, description="Whether every client is evaluated on its own data at the end."
+    )
+    nodes: bool = Field(
+        True, strict=True, description="Whether metrics have lists over the nodes of a graph."
+    )
     trained: bool = Field(
         True,
+        strict=True,
         description="Whether peers are also evaluated after training, before they hear their neighbours.",
     )
     coordinates: list[str] = Field(
@@ -150,19 +172,45 @@ class EvaluateSection(Section):
             raise UserError(f"evaluate.coordinates: {error}") from None
 
 
+Shape = Annotated[list[Annotated[int, Field(ge=1, le=MOST)]], Field(max_length=8)]
+Kind = Literal["uint8", "int64", "float16", "bfloat16", "float32", "float64"]
+"""The types that data may have."""
+
+
 class FactsSection(Section):
     """What the data of all members of a federation look like: no member sees those of another."""
 
-    shape: list[Annotated[int, Field(ge=1)]] = Field(description="The shape of one input.")
-    outputs: int = Field(ge=1, description="How many classes there are, or numbers that are predicted.")
-    inputs: str = Field("float32", description="The type of inputs as they lie in the data.")
-    targets: str = Field("int64", description="The type of targets.")
-    target: list[Annotated[int, Field(ge=1)]] = Field(
+    shape: Shape = Field(description="The shape of one input.")
+    outputs: int = Field(
+        ge=1, le=MOST_OUTPUTS, description="How many classes there are, or numbers that are predicted."
+    )
+    inputs: Kind = Field("float32", description="The type of inputs as they lie in the data.")
+    targets: Kind = Field("int64", description="The type of targets.")
+    target: Shape = Field(
         default_factory=list, description="The shape of one target; empty where it is one number."
     )
-    padding: int | None = Field(None, description="The token that fills up sequences.")
+    padding: int | None = Field(None, ge=0, le=MOST, description="The token that fills up sequences.")
     shift: Any = Field(0.0, description="Inputs are normalised to (input - shift) / scale.")
     scale: Any = Field(1.0, description="See shift.")
+
+    @model_validator(mode="after")
+    def _fit(self) -> FactsSection:
+        if max(math.prod(self.shape), math.prod(self.target)) > MOST:
+            raise UserError(f"deploy.facts.shape: more than {MOST:,} numbers a row")
+        for name in ("shift", "scale"):
+            _check_numbers(f"deploy.facts.{name}", getattr(self, name), self.shape)
+        return self
+
+
+def _check_numbers(where: str, value: object, shape: list[int]) -> None:
+    """Refuse what is no number, nor numbers that fit inputs of a shape."""
+    try:
+        numbers = np.asarray(value)
+        fits = np.broadcast_shapes(numbers.shape, tuple(shape)) == tuple(shape)
+    except ValueError:  # of lists that differ in length, or of another shape
+        fits = False
+    if not fits or numbers.dtype.kind not in "fi" or not np.isfinite(numbers).all():
+        raise UserError(f"{where}: a number or one a channel is wanted, not {abridged(value)}")
 
 
 class DeploySection(Section):
@@ -177,7 +225,9 @@ class DeploySection(Section):
         description="How many of a round's clients must be heard: a share (0.5), a number (1 is one client), "
         "or all, and then an exchange is repeated until they are.",
     )
-    deadline: float = Field(600.0, gt=0, description="Seconds that an exchange may take.")
+    deadline: float = Field(
+        600.0, gt=0, allow_inf_nan=False, description="Seconds that an exchange may take."
+    )
     secret: Literal["drawn", "seed"] = Field(
         "drawn",
         description="What keys a client's own draws (order of training, noise): a secret that it draws, or "
@@ -186,6 +236,7 @@ class DeploySection(Section):
     staleness: int | None = Field(
         None,
         ge=0,
+        le=MOST,
         description="Peers go on at their own pace, with each neighbour's newest message that is at most so "
         "many rounds old; by default they wait for each other.",
     )
@@ -214,13 +265,15 @@ class MemoriesSection(Section):
 class CheckpointSection(Section):
     """When the state is saved."""
 
-    every: int = Field(10, ge=1, description="Rounds between checkpoints.")
+    every: int = Field(10, ge=1, le=MOST, description="Rounds between checkpoints.")
 
 
 class NetworkSection(Section):
     """How a graph of peers behaves over time; by default it stays as it is and everything arrives."""
 
-    redraw_every: int | None = Field(None, ge=1, description="Rounds after which a random graph changes.")
+    redraw_every: int | None = Field(
+        None, ge=1, le=MOST, description="Rounds after which a random graph changes."
+    )
     loss: float = Field(0.0, ge=0, lt=1, description="How likely a message gets lost on a link.")
     leave: float = Field(0.0, ge=0, lt=1, description="How likely a node leaves before a round.")
     come_back: float = Field(0.5, gt=0, le=1, description="How likely a node that is away comes back.")
@@ -228,7 +281,7 @@ class NetworkSection(Section):
     wake: float | tuple[float, float] = Field(
         1.0, description="How likely a node is awake in a round; two numbers: each node has a rate between."
     )
-    staleness: int | None = Field(None, ge=0, description="Rounds after which a message is too old.")
+    staleness: int | None = Field(None, ge=0, le=MOST, description="Rounds after which a message is too old.")
 
     def network(self) -> Network:
         """The network as the engine takes it."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
-from consilience.errors import UserError
+from consilience.errors import UserError, abridged
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ def read_stop_when(value: object) -> StopWhen:
     reached = {key: _number(key, one) for key, one in given.items() if key not in OPTIONS}
     patience, metric = given.get("patience"), given.get("metric")
     if patience is not None and not (_whole(patience) and patience > 0):
-        raise UserError(f"stop_when: patience is a number of rounds above 0, not {patience!r}")
+        raise UserError(f"stop_when: patience is a number of rounds above 0, not {abridged(patience)}")
     if metric is not None and not isinstance(metric, str):
-        raise UserError(f"stop_when: metric is the name of a score, not {metric!r}")
+        raise UserError(f"stop_when: metric is the name of a score, not {abridged(metric)}")
     least, after = _number("least", given.get("least", 0.0)), given.get("after", 0)
     if least < 0:
         raise UserError(f"stop_when: least must be at least 0, not {least}")
     if not (_whole(after) and after >= 0):
-        raise UserError(f"stop_when: after is a number of rounds, not {after!r}")
+        raise UserError(f"stop_when: after is a number of rounds, not {abridged(after)}")
     if patience is None and (metric is not None or "least" in given):
         raise UserError("stop_when: metric and least are about patience: give that, too")
     if patience is None and not reached:
@@ -69,7 +69,7 @@ def written_stop_when(rule: StopWhen) -> dict[str, Any]:
 def _number(key: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
-    raise UserError(f"stop_when: {key} is a number, not {value!r}")
+    raise UserError(f"stop_when: {key} is a number, not {abridged(value)}")
 
 
 def _whole(value: Any) -> bool:

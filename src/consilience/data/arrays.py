@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from consilience.data.stored import Inputs, Mapped
-from consilience.errors import UserError
+from consilience.errors import UserError, said, unknown
+from consilience.reading import machine_memory, mapped
 
 LOG = logging.getLogger("consilience")
 
@@ -25,6 +26,8 @@ Channels: TypeAlias = Literal["auto", "first", "last"]
 auto: last where the last axis of four has 1, 3 or 4 entries and the second has another number; and uint8 of
 three axes are grey images without an axis for channels.
 """
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The floats that data may be."""
 CHANNELS = (1, 3, 4)
 """How many channels images usually have: grey, colours, colours and transparency."""
 
@@ -32,18 +35,38 @@ CHANNELS = (1, 3, 4)
 def read_tensor(name: str, label: str, values: Array) -> Tensor:
     """An array as a tensor, whose memory it shares where torch can."""
     if isinstance(values, Tensor):
+        check_tensor(f"{name}: {label}", values)
         return values.detach()
     given = _opened(name, label, values)
     try:
         # Torch wants memory that is contiguous and writable; this copies only where it is not.
         return torch.from_numpy(np.require(given, requirements=["C", "W"]))
-    except ValueError as error:  # of rows that differ in length, say
-        raise UserError(f"{name}: {label} cannot become a tensor ({error})") from None
     except TypeError as error:
         if np.asarray(given).dtype.kind not in "fiub":
             hint = "; np.unique(labels, return_inverse=True)[1] numbers classes" if "targets" in label else ""
             raise UserError(f"{name}: {label} hold text or other objects, not numbers{hint}") from None
-        raise UserError(f"{name}: {label} cannot become a tensor ({error})") from None
+        raise UserError(f"{name}: {label} cannot become a tensor ({said(error)})") from None
+    except Exception as error:  # of rows that differ in length, or of objects that are no arrays
+        raise UserError(f"{name}: {label} cannot become a tensor ({said(error)})") from None
+
+
+def check_tensor(where: str, tensor: Tensor) -> None:
+    """Refuse a tensor that has no numbers at hand, one for each place: sparse, meta, quantised, ..."""
+    kinds = {
+        "nested": tensor.is_nested,
+        "on the device meta": tensor.is_meta,
+        "quantised": tensor.is_quantized,
+    }
+    found = next((kind for kind, is_so in kinds.items() if is_so), None)
+    if found is None and tensor.layout is not torch.strided:
+        found = str(tensor.layout).removeprefix("torch.").removeprefix("_")
+    if found is None and tensor.dtype.is_floating_point and tensor.dtype not in FLOATS:
+        found = str(tensor.dtype).removeprefix("torch.")
+    if found is not None:
+        raise UserError(f"{where} are {found}; plain tensors of numbers are wanted, e.g. by to_dense()")
+    size = tensor.numel() * tensor.dtype.itemsize
+    if size > machine_memory():  # of one that was expanded, say
+        raise UserError(f"{where} would take {size / 1e9:.3g} GB, more than this machine has")
 
 
 def read_inputs(name: str, label: str, values: Array, channels: Channels = "auto") -> Inputs:
@@ -69,6 +92,8 @@ def _layout(
     name: str, label: str, shape: tuple[int, ...], is_bytes: bool, channels: Channels
 ) -> Literal["", "last", "grey"]:
     """What has to be done to have channels first: nothing, or the last axis moves, or one is missing."""
+    if channels not in get_args(Channels):
+        raise unknown("value of channels", str(channels), get_args(Channels))
     if channels == "auto" and len(shape) == 3 and is_bytes:
         return "grey"
     if channels == "last" and len(shape) > 2:
@@ -89,10 +114,11 @@ def _opened(name: str, label: str, values: npt.NDArray[Any] | str | Path) -> npt
     if not isinstance(values, str | Path):
         return values
     try:
-        opened: npt.NDArray[Any] = np.load(values, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name}: {label}: {values} is no .npy file that can be read ({error})") from None
-    return opened
+        return mapped(Path(values))
+    except Exception as error:  # of a damaged header, say
+        raise UserError(
+            f"{name}: {label}: {values} is no .npy file that can be read ({said(error)})"
+        ) from None
 
 
 def read_targets(name: str, label: str, values: Array) -> Tensor:

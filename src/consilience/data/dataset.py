@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from consilience.data.arrays import Array, Channels, read_inputs, read_integers, read_targets
+from consilience.data.arrays import (
+    Array,
+    Channels,
+    check_tensor,
+    read_inputs,
+    read_integers,
+    read_targets,
+)
 from consilience.data.own.reading import FromOwn
-from consilience.data.stored import Inputs, chunks
-from consilience.errors import UserError
+from consilience.data.stored import Inputs, Stored, chunks
+from consilience.errors import UserError, abridged, kind_of
+from consilience.plain import check_plain
 from consilience.problems import Classification, MultiLabel, NextToken, Problem, Regression
 
 LOG = logging.getLogger("consilience")
 
+MOST_OUTPUTS = 10**7
+"""How many classes, labels or tokens there may be: a model has weights for each."""
 MORE_CLASSES = 1000
 """How many more classes than rows there may be before labels are taken for something else."""
 
@@ -55,6 +66,7 @@ class Dataset(FromOwn):
     padding: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         _check_inputs(self.name, "training", self.inputs)
         _check_inputs(self.name, "test", self.test_inputs)
         rows, test_rows = len(self.inputs), len(self.test_inputs)
@@ -75,6 +87,25 @@ class Dataset(FromOwn):
             raise UserError(
                 f"{self.name}: training inputs are {train} but test inputs are {test}; make them alike"
             )
+
+    def _check_kinds(self) -> None:
+        """Refuse what is no text, tensor or number where one is wanted; all else is looked at afterwards."""
+        if not isinstance(self.name, str):
+            raise UserError(f"name: a text is wanted, not {abridged(self.name)}")
+        for text in (self.name, *self.clients):
+            check_plain(text, ("name of data or of a client",))
+        columns = ("inputs", "targets", "test_inputs", "test_targets", "groups", "test_groups")
+        for label in columns:
+            value = getattr(self, label)
+            if isinstance(value, Tensor):
+                check_tensor(f"{self.name}: {label}", value)
+            elif not isinstance(value, Stored if "inputs" in label else type(None)) or label.endswith(
+                "targets"
+            ):
+                raise UserError(
+                    f"{self.name}: {label}: a tensor is wanted, not {kind_of(value)}; see from_arrays"
+                )
+        read_count(f"{self.name}: outputs", self.outputs)
 
     def _check_clients(self) -> None:
         if len(set(self.clients)) < len(self.clients):
@@ -201,7 +232,11 @@ def with_outputs(cls: type[Dataset], classes: int | None, problem: Problem | Non
         parts: The other fields of a data set.
     """
     inputs, columns = parts["inputs"], (parts["targets"], parts["test_targets"])
+    if problem is not None and not isinstance(problem, Problem):
+        raise UserError(f"{parts['name']}: problem: e.g. Classification() is wanted, not {abridged(problem)}")
     kind = problem or problem_of(inputs, columns[0])
+    if classes is not None:
+        classes = read_count(f"{parts['name']}: classes", classes)
     if classes is None:
         classes = max(kind.outputs(column) if column.numel() else 0 for column in columns)
         if isinstance(kind, NextToken):
@@ -214,6 +249,17 @@ def with_outputs(cls: type[Dataset], classes: int | None, problem: Problem | Non
             parts["name"],
         )
     return cls(outputs=classes, problem=kind, **parts)
+
+
+def read_count(where: str, value: Any) -> int:
+    """The number of classes, labels or tokens that is given; anything else is refused."""
+    try:
+        count = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or count > MOST_OUTPUTS:
+        raise UserError(f"{where}: a whole number up to {MOST_OUTPUTS:,} is wanted, not {abridged(value)}")
+    return count
 
 
 def _check_labels(name: str, labels: Tensor, classes: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -124,8 +125,8 @@ def _transfer(file: PublishedFile, url: str, part: Path, report: Report) -> bool
         resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT and _range_start(response) == start
         if not resumed:
             start = 0
-        announced = response.headers.get("Content-Length") or ""
-        total = start + int(announced) if announced.isdecimal() else file.size
+        announced = _number(response.headers.get("Content-Length"))
+        total = file.size if announced is None else start + announced
         with part.open("ab" if resumed else "wb") as stream:
             done = start
             try:
@@ -143,8 +144,12 @@ def _transfer(file: PublishedFile, url: str, part: Path, report: Report) -> bool
 def _range_start(response: http.client.HTTPResponse) -> int | None:
     """Where a partial answer starts, from `Content-Range: bytes START-END/TOTAL`."""
     unit, _, span = (response.headers.get("Content-Range") or "").partition(" ")
-    first = span.partition("-")[0]
-    return int(first) if unit == "bytes" and first.isdecimal() else None
+    return _number(span.partition("-")[0]) if unit == "bytes" else None
+
+
+def _number(text: str | None) -> int | None:
+    """The number that a server writes; None where it is none, or has more digits than any file."""
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,18}", text) else None
 
 
 def _fault(path: Path, file: PublishedFile) -> str | None:

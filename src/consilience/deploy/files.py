@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from consilience.config import Config
 from consilience.config.config import read_config
 from consilience.config.files import read_values
 from consilience.data import Dataset, load
 from consilience.deploy.agreeing import Agreement
-from consilience.errors import UserError
+from consilience.errors import UserError, kind_of
+from consilience.plain import read_yaml
 
 
 def described(agreement: Agreement) -> dict[str, Any]:
@@ -39,7 +38,9 @@ def federation_of(path: Path, *, here: bool, device: str | None = None) -> Confi
         device: The device to work on, in place of the one that it names.
     """
     values = read_values(path)
-    deploy = dict(values.get("deploy") or {})
+    deploy = values.get("deploy") or {}
+    if not isinstance(deploy, dict):
+        raise UserError(f"{path}: deploy: expected keys and values, not {kind_of(deploy)}")
     if here:
         deploy.pop("facts", None)
         values["deploy"] = deploy
@@ -52,9 +53,5 @@ def federation_of(path: Path, *, here: bool, device: str | None = None) -> Confi
 
 def own_data(text: str) -> Dataset:
     """The data set of a member's own that some text stands for, in the words of `data` in a configuration."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"--data is not valid YAML: {' '.join(str(error).split())}") from None
-    section = read_config({"data": value}, "--data").data
+    section = read_config({"data": read_yaml(text, "--data")}, "--data").data
     return section.own or load(section.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Literal
 import torch
 
 from consilience.errors import UserError
+from consilience.reading import machine_memory
 
 Resident = Literal["auto", "always", "never"]
 """Whether something is held in memory, or read from files as it is needed; auto: by its size."""
@@ -56,7 +56,7 @@ def shown(size: int) -> str:
 def usual_memory(device: torch.device) -> int:
     """How much may be used where nothing else is said: what is free, on a GPU less a reserve."""
     if device.type != "cuda":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return machine_memory()
     free, total = torch.cuda.mem_get_info(device)
     ours = torch.cuda.memory_reserved(device)
     step = total // STEPS

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
-import yaml
 from torch import Tensor
 
 from consilience import wire
@@ -22,6 +21,7 @@ from consilience.errors import DamageError, UserError, unknown
 from consilience.experiment.checkpoint import Checkpoint
 from consilience.experiment.lines import jsonl, not_those, parsed
 from consilience.experiment.sealing import digest_of_bytes, has_footer, read_sealed, sealed, with_footer
+from consilience.plain import read_yaml, write_yaml
 from consilience.problems import PROBLEMS, Metric
 from consilience.tracking import tensorboard
 
@@ -84,7 +84,8 @@ class RunFolder:
             )
         if there.exists() and existing == "resume":
             self.check_config()
-            old, new = (yaml.safe_load(text) for text in (there.read_text(), _yaml(config)))
+            old = read_yaml(there.read_text(), str(there))
+            new = read_yaml(write_yaml(config), str(there))
             if fixed_sections(old) != fixed_sections(new):
                 raise UserError(
                     f"{self.path} was made with another configuration, so it cannot be continued with this"
@@ -99,7 +100,7 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Replace the configuration, atomically."""
-        atomic_write(self.path / CONFIG, with_footer(_yaml(config)))
+        atomic_write(self.path / CONFIG, with_footer(write_yaml(config)))
 
     def check_config(self) -> None:
         """Refuse a configuration that is not as the run wrote it."""
@@ -362,10 +363,6 @@ class RunFolder:
     def write_sealed(self, name: str, value: Mapping[str, Any]) -> None:
         """Replace a JSON file that proves that it is as it was written."""
         self.write_json(name, sealed(value))
-
-
-def _yaml(config: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
 
 
 def _json(value: object) -> bytes:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -21,18 +22,25 @@ from consilience.data import load
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Partition, partition
 from consilience.data.partitioners.base import Labels
+from consilience.data.stored import Inputs, chunks
 from consilience.engine.build import check, takes_steps
-from consilience.engine.memory import read_size
+from consilience.engine.memory import read_size, shown
 from consilience.engine.scene import Scene
-from consilience.errors import UserError, unknown
+from consilience.errors import UserError, abridged, unknown
 from consilience.exchange.cohort import LocalWork
 from consilience.experiment.storing import is_streamed
 from consilience.learning.coordinate import Coordinate
 from consilience.learning.schedules import Scheduled
 from consilience.learning.solvers import Solver
 from consilience.models.own import OwnModel
+from consilience.models.spec import parameter_count
 from consilience.problems import Metric
+from consilience.reading import machine_memory
 
+LONGEST = 200
+"""How many bytes the name of an arm may have in those of files, for which 255 are the most."""
+STATES = 4
+"""So many models of a size must fit into the memory of a machine that trains one: gradients, sums, ..."""
 UNTRAINED = ("epochs", "steps", "stragglers", "lr_decay", "clip")
 """Numbers of `local` that make no difference to a method that never trains."""
 
@@ -98,12 +106,16 @@ def plan(config: Config) -> list[Arm]:
     datasets: dict[str | int, Dataset] = {}
     partitions: dict[str, dict[int, Partition]] = {}
     streamed: dict[tuple[str | int, str], bool] = {}
+    held: set[tuple[str | int, str]] = set()
     arms = []
     for setting, one in config.settings():
         name = one.data.name if one.data.own is None else id(one.data.own)
         if name not in datasets:
             datasets[name] = one.data.own or load(one.data.name)
         datasets[name].check(one.problem or datasets[name].problem)
+        if (name, one.dtype) not in held:
+            _check_range(datasets[name], getattr(torch, one.dtype))
+            held.add((name, one.dtype))
         key = json.dumps([one.written()[k] for k in ("data", "partition", "seeds")] + [one.population])
         if key not in partitions:
             partitions[key] = split(one, datasets[name])
@@ -120,6 +132,11 @@ def plan(config: Config) -> list[Arm]:
             )
     _check_targets(arms, config.targets or ())
     names = [arm.name for arm in arms]
+    for name in names:
+        if len(quote(name)) > LONGEST:
+            raise UserError(
+                f"method: {abridged(name)} is too long for a file's name; give it a shorter label"
+            )
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"two methods would both be called {twice!r}; give one a label")
@@ -187,6 +204,7 @@ def arms_of(
     What a method does not use is not computed again for each value: the first one stands for all.
     """
     init = _init(config, choice)
+    _check_size(config, dataset)
     trainings, solvers = config.trainings(), _solvers(config)
     first = replace(_scene(trainings[0][1], dataset, partitions, streamed=streamed), init=init)
     if len(trainings) + len(solvers) > 2:
@@ -207,6 +225,36 @@ def arms_of(
         words = sweeping.label_of(numbers)
         arms += Arm(setting, one, scene, choice, tuple(variants), tuple(told), words).apart()
     return arms
+
+
+def _check_range(dataset: Dataset, dtype: torch.dtype) -> None:
+    """Refuse numbers that a run's type cannot hold: they would become infinite."""
+    most = torch.finfo(dtype).max
+    for label in ("inputs", "targets", "test_inputs", "test_targets"):
+        column: Inputs = getattr(dataset, label)
+        if not column.dtype.is_floating_point or torch.finfo(column.dtype).max <= most:
+            continue
+        largest = max(float(chunk.abs().max()) for chunk in chunks(column) if chunk.numel())
+        if largest > most:
+            kind = str(dtype).removeprefix("torch.")
+            raise UserError(
+                f"{dataset.name}: {label} go up to {largest:.3g}, and {kind} holds {most:.3g} at most; scale "
+                "them, or set dtype: float64"
+            )
+
+
+def _check_size(config: Config, dataset: Dataset) -> None:
+    """Refuse a model that this machine could not train, before it is made."""
+    if isinstance(config.model, OwnModel):
+        return
+    count = parameter_count(config.model, dataset.shape, dataset.outputs)
+    most = machine_memory() // STATES
+    if count is None or count * getattr(torch, config.dtype).itemsize > most:
+        many = "more parameters than can be counted" if count is None else f"{count:,} parameters"
+        raise UserError(
+            f"model {config.model.name}: {many}, and {shown(most)} is the most for one on this machine; "
+            "make its layers smaller"
+        )
 
 
 def _without(unused: Collection[str], config: Config) -> list[tuple[dict[str, object], Config]]:

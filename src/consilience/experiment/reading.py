@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from consilience.errors import UserError, described
 from consilience.experiment.folder import CLIENTS, CONFIG, METRICS, PARTITIONS, PLAN, SUMMARY, RunFolder
 from consilience.experiment.sealing import read_sealed
+from consilience.plain import read_yaml
 from consilience.problems import PROBLEMS, Metric
 from consilience.report.listing import Listing
 from consilience.report.runs import Run, distinct
@@ -167,9 +166,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+        found = read_yaml(path.read_text(), str(path))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: it holds no configuration")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,17 @@ from xml.etree.ElementTree import ParseError
 
 from consilience.errors import UserError
 from consilience.graphs import lazily as nx
+from consilience.reading import content, parse_json
+
+MOST = 1 << 28
+"""How many bytes a file may have."""
+LONGEST = 18
+"""How many characters a whole number may have; a longer one is a name."""
 
 
 def order(name: str) -> tuple[bool, int, str]:
     """The key by which names of nodes are sorted: whole numbers come first, by their value."""
-    number = name.removeprefix("-").isdecimal()
+    number = name.removeprefix("-").isdecimal() and len(name) <= LONGEST
     return not number, int(name) if number else 0, name
 
 
@@ -30,7 +35,7 @@ def read_graph(path: Path) -> nx.Graph[str]:
     if path.suffix not in readers:
         raise UserError(f"topology file: {path} does not end in any of {', '.join(readers)}")
     try:
-        graph = readers[path.suffix](path.read_text(encoding="utf-8-sig"))
+        graph = readers[path.suffix](content(path, MOST).decode("utf-8-sig"))
     except OSError as error:
         raise UserError(f"topology file: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -59,7 +64,14 @@ def _read_edges(text: str) -> nx.Graph[str]:
 def _read_graphml(text: str) -> nx.Graph[str]:
     try:
         graph = nx.parse_graphml(text)
-    except (ParseError, nx.NetworkXException, LookupError, TypeError, AttributeError) as error:
+    except (
+        ParseError,
+        nx.NetworkXException,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"not valid GraphML ({error})") from None
     if graph.is_directed():
         raise ValueError("the graph is directed; peers hear each other, so make it undirected")
@@ -68,7 +80,7 @@ def _read_graphml(text: str) -> nx.Graph[str]:
 
 def _read_json(text: str) -> nx.Graph[str]:
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except ValueError as error:
         raise ValueError(f"not valid JSON ({error})") from None
     heard = {name: set(neighbours) for name, neighbours in _neighbours(data).items()}

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from consilience.errors import UserError
@@ -53,6 +54,15 @@ class ModelSpec(ABC):
         Raises:
             UserError: The architecture cannot take inputs of this shape.
         """
+
+
+def parameter_count(spec: ModelSpec, shape: tuple[int, ...], outputs: int) -> int | None:
+    """How many parameters a model would have, without making it; None where nobody can count so far."""
+    try:
+        with torch.device("meta"):
+            return sum(value.numel() for value in spec.build(shape, outputs).parameters())
+    except (RuntimeError, OverflowError, TypeError):  # of sizes that torch cannot hold
+        return None
 
 
 def hidden_layers(inputs: int, widths: Sequence[int], *, bias: bool = True) -> list[nn.Module]:

@@ -15,14 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from consilience import sweeping
 from consilience.config.config import read_config
 from consilience.errors import UserError
 from consilience.experiment.folder import CONFIG, METRICS, SUMMARY, RunFolder, atomic_write
 from consilience.experiment.records import environment_of
 from consilience.experiment.sealing import read_sealed
+from consilience.plain import read_yaml
 from consilience.sweep.cells import OUTCOME
 
 RESULTS = Path("benchmarks") / "results" / "papers"
@@ -87,7 +86,7 @@ def of_run(path: Path) -> Raw | None:
     folder = RunFolder(path)
     if not (path / CONFIG).exists() or not (lines := folder.read_lines(METRICS)):
         return None
-    config = yaml.safe_load((path / CONFIG).read_text())
+    config = read_yaml((path / CONFIG).read_text(), str(path / CONFIG))
     config.pop("out")  # a place on somebody's machine
     if (path / SUMMARY).exists():
         environment = read_sealed(path / SUMMARY)["environment"]
@@ -113,7 +112,7 @@ def read_raw(path: Path) -> Raw | None:
         with gzip.open(path / PACKED, "rt") as file:
             lines = [json.loads(line) for line in file]
         run = json.loads((path / RUN).read_text())
-        config = yaml.safe_load((path / CONFIG).read_text())
+        config = read_yaml((path / CONFIG).read_text(), str(path / CONFIG))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error}") from None
     return Raw(config, lines, bool(run["finished"]), run["environment"])

@@ -14,7 +14,7 @@ from typing import Any
 from consilience.config.config import read_config
 from consilience.config.files import read_values
 from consilience.config.overrides import apply, change, check_effect
-from consilience.errors import UserError, kind_of, unknown
+from consilience.errors import UserError, abridged, kind_of, unknown
 from consilience.sweep.cells import ASIDE, Cell
 from consilience.sweep.naming import name_of
 
@@ -75,15 +75,17 @@ def _study(given: dict[str, Any], file: Path, overrides: Sequence[str]) -> Study
     for text in whole:
         apply(own, text, set())
     if not isinstance(own["name"], str) or not re.fullmatch(NAME, own["name"]):
-        raise UserError(f"name: {own['name']!r} cannot be a folder's: letters, digits and . _ = , - can")
+        raise UserError(
+            f"name: {abridged(own['name'])} cannot be a folder's: letters, digits and . _ = , - can"
+        )
     if not isinstance(own["out"], str):
-        raise UserError(f"out: expected a folder, not {own['out']!r}")
+        raise UserError(f"out: expected a folder, not {abridged(own['out'])}")
     path = Path(own["out"]).resolve() / own["name"]
     grid = _grid(given.get("grid", {}))
     further = list(_listed(given.get("cells", [])))
     apart = given.get("apart", False)
     if not isinstance(apart, bool):
-        raise UserError(f"apart: true or false, not {apart!r}")
+        raise UserError(f"apart: true or false, not {abridged(apart)}")
     crossed = grid if apart else _folded(base, grid, path)
     carried = tuple(key for key in grid if crossed[key] is not grid[key])
     cells = [
@@ -105,7 +107,10 @@ def _study(given: dict[str, Any], file: Path, overrides: Sequence[str]) -> Study
 def _base(given: object, file: Path) -> dict[str, Any]:
     """The configuration that cells vary; a path is one beside the file."""
     if isinstance(given, str):
-        return read_values(file.parent / given)
+        try:
+            return read_values(file.parent / given)
+        except UserError as error:
+            raise UserError(f"base: {error}") from None
     if not isinstance(given, dict):
         raise UserError(f"base: expected a path or keys of a configuration, not {kind_of(given)}")
     return given
@@ -119,10 +124,10 @@ def _grid(given: object) -> dict[str, list[object]]:
     for key, values in given.items():
         _check_key(f"grid.{key}", key)
         if not isinstance(values, list) or not values:
-            raise UserError(f"grid.{key}: expected a list of values, not {values!r}")
+            raise UserError(f"grid.{key}: expected a list of values, not {abridged(values)}")
         told = [repr(value) for value in values]
         if len(set(told)) != len(told):
-            raise UserError(f"grid.{key}: {values} names a value twice")
+            raise UserError(f"grid.{key}: {abridged(values)} names a value twice")
         lists[key] = values
     return lists
 
@@ -133,18 +138,18 @@ def _listed(given: object) -> Iterator[tuple[str | None, Varied]]:
         raise UserError(f"cells: expected a list, not {kind_of(given)}")
     for number, item in enumerate(given):
         if not isinstance(item, Mapping) or not item.keys() - {"label"}:
-            raise UserError(f"cells[{number}]: expected keys and values, not {item!r}")
+            raise UserError(f"cells[{number}]: expected keys and values, not {abridged(item)}")
         label = item.get("label")
         if label is not None and not re.fullmatch(NAME, str(label)):
-            raise UserError(f"cells[{number}]: label {label!r} cannot be a folder's name")
+            raise UserError(f"cells[{number}]: label {abridged(label)} cannot be a folder's name")
         varied = {key: value for key, value in item.items() if key != "label"}
         for key in varied:
             _check_key(f"cells[{number}].{key}", key)
         yield None if label is None else str(label), varied
 
 
-def _check_key(where: str, key: object) -> None:
-    if not isinstance(key, str) or not key:
+def _check_key(where: str, key: str) -> None:
+    if not key:
         raise UserError(f"{where}: expected a dotted key of a configuration, e.g. solver.lr")
     if key in PLACES:
         raise UserError(f"{where}: cells have folders by what they vary; {key} is a key of the sweep itself")
@@ -154,7 +159,7 @@ def _check_override(text: str, cells: Sequence[Cell]) -> None:
     """Refuse an override of the base that every cell overrides in turn."""
     path = text.partition("=")[0]
     if all(any(f"{path}.".startswith(f"{key}.") for key in cell.varied) for cell in cells):
-        raise UserError(f"override {text!r} has no effect: every cell sets it")
+        raise UserError(f"override {abridged(text)} has no effect: every cell sets it")
 
 
 def _product(grid: Mapping[str, list[object]]) -> Iterator[Varied]:

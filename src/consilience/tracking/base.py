@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-import yaml
+from consilience.plain import write_yaml
 
 Place = TypeVar("Place")
 """What a service has for one curve: a run of its own, or a file."""
@@ -41,7 +41,7 @@ class TrackedRun:
     @property
     def config_text(self) -> str:
         """The configuration as YAML."""
-        return yaml.safe_dump(dict(self.config), sort_keys=False, allow_unicode=True)
+        return write_yaml(self.config)
 
     def id_of(self, name: str) -> str:
         """A short id for something of this run, the same after a resume."""

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from consilience import reading
 from consilience.data.arrays import Array, Channels, read_inputs, read_targets
 from consilience.data.dataset import Dataset, with_outputs
+from consilience.data.storage import folder_of, readable
 from consilience.data.stored import Inputs, Joined
 from consilience.errors import UserError
 from consilience.problems import Problem
@@ -79,18 +81,20 @@ def of_clients(
 
 def of_files(folder: str | Path) -> dict[str, list[Array]]:
     """The arrays of every `.npz` file of a folder, by the files' names: one file a client."""
-    paths = sorted(Path(folder).glob("*.npz"))
+    paths = sorted(folder_of(folder).glob("*.npz"))
     if not paths:
         raise UserError(f"{folder}: there are no .npz files, one a client")
-    return {path.stem: _arrays(path) for path in paths}
+    found, most = dict[str, list[Array]](), reading.machine_memory() // 2
+    for path in paths:
+        with readable(path):
+            held = reading.arrays(path, most)
+        most -= sum(array.nbytes for array in held.values())
+        found[path.stem] = _named(path, held)
+    return found
 
 
-def _arrays(path: Path) -> list[Array]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            held = {key: file[key] for key in file.files}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error})") from None
+def _named(path: Path, held: Mapping[str, Array]) -> list[Array]:
+    """The arrays of a client's file in their order."""
     for keys in KEYS:
         if held.keys() in (set(keys[:2]), set(keys)):
             return [held[key] for key in keys if key in held]

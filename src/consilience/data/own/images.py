@@ -14,6 +14,7 @@ from torch import Tensor
 
 from consilience.data.dataset import Dataset, with_outputs
 from consilience.data.own.rows import Column, kept_back, of_clients
+from consilience.data.storage import folder_of, readable
 from consilience.data.stored import Stored
 from consilience.errors import UserError
 from consilience.types import IntArray
@@ -55,15 +56,11 @@ class Pictures(Stored):
 
     def _pixels(self, path: Path) -> npt.NDArray[np.uint8]:
         _, _, height, width = self.shape
-        try:
+        with readable(path):
             with _opened(path) as file:
                 image = file.convert(self.mode)
             scaled = image.resize((width, height)) if self.scaled else image
             pixels = np.asarray(scaled, dtype=np.uint8)
-        except UserError:
-            raise
-        except (OSError, ValueError, SyntaxError) as error:
-            raise UserError(f"{path} cannot be read ({error})") from None
         if pixels.shape[:2] != (height, width):
             found, wanted = f"{pixels.shape[0]}x{pixels.shape[1]}", f"{height}x{width}"
             raise UserError(
@@ -81,7 +78,7 @@ def of_images(
     name: str | None,
 ) -> Dataset:
     """The data set of `Dataset.from_images`, whose arguments these are."""
-    title = name or Path(folder).name
+    title = name or folder_of(folder).name
     paths, labels, owners = _listed(Path(folder), by_client)
     if test is None:
         stays, back = kept_back(title, len(paths), holdout, owners)
@@ -136,7 +133,5 @@ def _opened(path: Path) -> Any:
         from PIL import Image
     except ImportError:
         raise UserError("to read images takes Pillow: pip install 'consilience[images]'") from None
-    try:
+    with readable(path):
         return Image.open(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error})") from None

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from consilience.errors import UserError
+from consilience.errors import UserError, abridged
 from consilience.problems import PROBLEMS, Problem, Regression
 from consilience.types import IntArray
 
@@ -84,6 +84,8 @@ def targets_of(
         if both.dtype.kind not in "fiub":
             raise UserError(f"{name}: the target holds text, which is no number to predict")
         kind = np.float32 if isinstance(problem, Regression) or both.dtype.kind == "f" else np.int64
+        if kind is np.float32:
+            check_range(f"{name}: the target", both)
         return (torch.from_numpy(train.astype(kind)), torch.from_numpy(test.astype(kind))), None
     values, numbers = np.unique(both, return_inverse=True)
     if len(values) > MOST_CLASSES:
@@ -95,6 +97,12 @@ def targets_of(
     return (classes[: len(train)], classes[len(train) :]), len(values)
 
 
+def check_range(what: str, numbers: Column) -> None:
+    """Refuse numbers that are none, or none of those that float32 can hold."""
+    if not (np.abs(numbers) <= np.finfo(np.float32).max).all():
+        raise UserError(f"{what} holds NaN, infinity or numbers above 3.4e38, which float32 cannot hold")
+
+
 def chosen(columns: dict[str, Column], rows: IntArray) -> dict[str, Column]:
     """Some rows of all columns."""
     return {label: column[rows] for label, column in columns.items()}
@@ -102,4 +110,7 @@ def chosen(columns: dict[str, Column], rows: IntArray) -> dict[str, Column]:
 
 def listed(labels: str | Sequence[str]) -> list[str]:
     """One label or several, as a list."""
-    return [labels] if isinstance(labels, str) else list(labels)
+    found = [labels] if isinstance(labels, str) else labels
+    if not isinstance(found, Sequence) or not all(isinstance(label, str) for label in found):
+        raise UserError(f"columns are called by their names, not by {abridged(labels)}")
+    return list(found)

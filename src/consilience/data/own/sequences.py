@@ -12,10 +12,13 @@ from torch import Tensor
 
 from consilience.data.dataset import Dataset, with_outputs
 from consilience.data.own.rows import Column, kept_back, of_clients, read_problem, targets_of
-from consilience.errors import UserError
+from consilience.errors import UserError, abridged, said
 from consilience.problems import NextToken, Problem
 from consilience.problems.next_token import PADDING
 from consilience.types import IntArray
+
+MOST = 10**7
+"""The most places of a sequence, and the largest token."""
 
 Tokens = Sequence[Sequence[int]] | Sequence[IntArray] | Sequence[Tensor]
 """One sequence of tokens a row."""
@@ -90,6 +93,9 @@ def of_sequences(
         )
         raise UserError(f"{name}: every sequence must have {wanted}")
     longest = length or max(len(inputs) for inputs, _ in every)
+    for label, number, least in (("length", longest, 1), ("padding", padding or 0, 0)):
+        if not isinstance(number, int | np.integer) or not least <= number <= MOST:
+            raise UserError(f"{name}: {label} must be a whole number from {least} on, not {abridged(number)}")
     filler = padding
     if filler is None:  # where places without a target do not count, any token will do, else a new one
         filler = 0 if places else 1 + max(int(inputs.max()) for inputs, _ in every)
@@ -118,7 +124,10 @@ def of_sequences(
 
 def _read(name: str, label: str, sequences: Sequence[Any]) -> list[IntArray]:
     """Sequences as arrays of whole numbers."""
-    found = [np.asarray(row) for row in sequences]
+    try:
+        found = [np.asarray(row) for row in sequences]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{name}: {label}: sequences of tokens are wanted ({said(error)})") from None
     for number, row in enumerate(found):
         if row.ndim != 1 or (row.dtype.kind not in "iu" and len(row)):
             raise UserError(f"{name}: {label}: row {number} is no sequence of tokens (whole numbers)")

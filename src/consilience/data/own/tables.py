@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,26 @@ import numpy.typing as npt
 import torch
 
 from consilience.data.dataset import Dataset, with_outputs
-from consilience.data.own.rows import Column, chosen, kept_back, listed, of_clients, read_problem, targets_of
-from consilience.errors import UserError, kind_of, unknown
+from consilience.data.own.rows import (
+    Column,
+    check_range,
+    chosen,
+    kept_back,
+    listed,
+    of_clients,
+    read_problem,
+    targets_of,
+)
+from consilience.data.storage import readable
+from consilience.errors import UserError, kind_of, said, unknown
 from consilience.problems import Problem
+from consilience.reading import content, machine_memory
 
 MOST_VALUES = 64
 """The most different values of a category that get a column each."""
+
+TEXT_GROWS = 32
+"""How much more memory than bytes of a CSV file its values take, at most."""
 
 NUMBERS = "fiub"
 """The kinds of arrays that hold numbers."""
@@ -125,6 +140,8 @@ def _encoded(
         first, second = ((column[:, None] == values).astype(np.float64) for column in texts)
         return first, second
     numbers = [column.astype(np.float64)[:, None] for column in (train, test)]
+    for column in numbers:
+        check_range(f"{title}: column {label!r}", column)
     if standardise:
         mean, deviation = numbers[0].mean(), numbers[0].std()
         scale = deviation if deviation > 1e-12 * abs(mean) else 1.0
@@ -140,13 +157,19 @@ def _columns(title: str, table: Table, drop: Sequence[str]) -> dict[str, Column]
     elif isinstance(table, Mapping) or hasattr(table, "columns"):
         labels = list(table if isinstance(table, Mapping) else table.columns)
         _check_once(title, [str(label) for label in labels])
-        columns = {str(label): np.asarray(table[label]) for label in labels}
+        try:
+            columns = {str(label): np.asarray(table[label]) for label in labels}
+        except Exception as error:  # of objects that are no arrays
+            raise UserError(f"{title}: a column cannot be read ({said(error)})") from None
     else:
         raise UserError(f"{title}: expected a file or columns by name, not {kind_of(table)}")
     for label in drop:
         if label not in columns:
             raise unknown(f"column of {title}", label, columns)
         del columns[label]
+    for label, column in columns.items():
+        if column.ndim != 1:
+            raise UserError(f"{title}: column {label!r} has {column.ndim} axes; one value a row is wanted")
     lengths = {len(column) for column in columns.values()}
     if lengths in (set(), {0}) or len(lengths) > 1:
         raise UserError(f"{title}: the table has no rows, or columns of different lengths")
@@ -179,15 +202,11 @@ def _gaps(column: Column) -> npt.NDArray[np.bool_]:
 
 def _csv(path: Path) -> dict[str, Column]:
     """The columns of a CSV file, whose first line names them; commas, semicolons or tabs are between them."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header = file.readline()
-            file.seek(0)
-            between = max(",;\t", key=header.count)
-            reader = csv.reader(file, delimiter=between)
-            lines = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read ({error})") from None
+    with readable(path):
+        text = content(path, machine_memory() // TEXT_GROWS).decode("utf-8-sig")
+        between = max(",;\t", key=text.partition("\n")[0].count)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=between)
+        lines = [(reader.line_num, row) for row in reader if row]
     rows = [row for _, row in lines]
     for number, row in lines:
         if len(row) != len(rows[0]):
@@ -218,13 +237,17 @@ def _typed(texts: Sequence[str], *, commas: bool) -> Column:
 
 def _parquet(path: Path) -> dict[str, Column]:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import parquet
     except ImportError:
         raise UserError(
             f"{path}: to read Parquet takes pyarrow: pip install 'consilience[parquet]'"
         ) from None
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ArrowException) as error:
-        raise UserError(f"{path} cannot be read ({error})") from None
-    return {label: table[label].to_numpy() for label in table.column_names}
+    with readable(path):
+        held, most = parquet.read_metadata(path), machine_memory() // 2
+        if held.num_rows * held.num_columns * np.dtype(np.float64).itemsize > most:
+            raise ValueError(
+                f"{held.num_rows:,} rows of {held.num_columns:,} columns take more than {most:,} bytes"
+            )
+        table = parquet.read_table(path, page_checksum_verification=True)
+        _check_once(str(path), table.column_names)
+        return {label: table[label].to_numpy() for label in table.column_names}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
-from consilience.data.arrays import read_tensor
+from consilience.data.arrays import check_tensor, read_tensor
 from consilience.errors import UserError, described
 
 LOG = logging.getLogger("consilience")
@@ -35,6 +35,9 @@ def stacked(name: str, split: str, source: TorchDataset[Any]) -> tuple[Tensor, T
         try:
             value, target = source[row]
             targets.append(torch.as_tensor(target))
+            check_tensor(f"{name}: {split} target {row}", targets[-1])
+        except UserError:
+            raise
         except (TypeError, ValueError) as error:
             raise UserError(f"{name}: {split} row {row} is not an (input, target) pair ({error})") from None
         except Exception as error:  # whatever a user's data set raises

@@ -7,6 +7,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from consilience.reading import arrays
+
 Bytes = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 Split = tuple[Bytes, Labels]
@@ -31,8 +33,8 @@ def parse_labels(labels: npt.NDArray[Any], classes: int, first: int = 0) -> Labe
     return shifted
 
 
-def read_arrays(file: IO[bytes]) -> tuple[Split, Split]:
-    """The training and the test split of a data set in one NumPy archive."""
-    with np.load(file, allow_pickle=False) as archive:
-        inputs, targets, test_inputs, test_targets = (archive[key] for key in ARRAYS)
+def read_arrays(file: IO[bytes], most: int) -> tuple[Split, Split]:
+    """The training and the test split of a data set in one NumPy archive, which may have so many bytes."""
+    found = arrays(file, most, ARRAYS)
+    inputs, targets, test_inputs, test_targets = (found[key] for key in ARRAYS)
     return (inputs, targets), (test_inputs, test_targets)

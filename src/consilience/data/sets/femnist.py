@@ -5,7 +5,6 @@ LEAF's images have a white background (1.0, here 255), the opposite of MNIST's; 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,9 +18,14 @@ from consilience.data.sets.arrays import Bytes, Labels, parse_labels
 from consilience.data.sets.base import Source
 from consilience.data.storage import blame, missing
 from consilience.errors import UserError
+from consilience.reading import arrays, content, machine_memory, parse_json
 
 CLASSES = 62
 SHAPE = (1, 28, 28)
+PACKED = ("x", "y", "writer", "is_test")
+"""The arrays of a packed file."""
+JSON_GROWS = 32
+"""How much more memory than bytes of JSON lists of numbers take, at most."""
 
 
 ADVICE = (
@@ -70,8 +74,9 @@ def _packed(folder: Path) -> list[Path]:
 
 
 def _read_packed(path: Path) -> Dataset:
-    with blame("femnist", path), np.load(path, allow_pickle=False) as file:
-        pixels, labels, writers, is_test = (file[key] for key in ("x", "y", "writer", "is_test"))
+    with blame("femnist", path):
+        held = arrays(path, machine_memory() // 2, PACKED)
+        pixels, labels, writers, is_test = (held[key] for key in PACKED)
         rows = len(pixels)
         if pixels.dtype != np.uint8 or pixels.shape != (rows, *SHAPE[1:]) or is_test.dtype != np.bool_:
             raise ValueError(f"x is {pixels.dtype} {pixels.shape} and is_test {is_test.dtype}")
@@ -118,7 +123,7 @@ def _leaf_split(folder: Path, numbers: dict[str, int]) -> tuple[Bytes, Labels, L
     parts: list[tuple[str, Bytes, Labels]] = []
     for path in files:
         with blame("femnist", path):
-            parts.extend(_leaf_users(json.loads(path.read_bytes())))
+            parts.extend(_leaf_users(parse_json(content(path, machine_memory() // JSON_GROWS))))
     for user, _, _ in parts:
         numbers.setdefault(user, len(numbers))
     writers = [np.full(len(labels), numbers[user], np.int64) for user, _, labels in parts]
@@ -126,10 +131,10 @@ def _leaf_split(folder: Path, numbers: dict[str, int]) -> tuple[Bytes, Labels, L
     return np.concatenate(pixels), np.concatenate(labels), np.concatenate(writers)
 
 
-def _leaf_users(content: dict[str, Any]) -> Iterator[tuple[str, Bytes, Labels]]:
+def _leaf_users(file: dict[str, Any]) -> Iterator[tuple[str, Bytes, Labels]]:
     """Every user of one file with its images and labels; what does not fit is a ValueError or KeyError."""
-    for user, count in zip(content["users"], content["num_samples"], strict=True):
-        rows = content["user_data"][user]
+    for user, count in zip(file["users"], file["num_samples"], strict=True):
+        rows = file["user_data"][user]
         values = np.asarray(rows["x"], np.float64)
         if values.size != count * math.prod(SHAPE) or not len(rows["x"]) == len(rows["y"]) == count:
             found = f"x of shape {values.shape} and {len(rows['y'])} labels"

@@ -11,6 +11,9 @@ from consilience.data.dataset import Dataset
 from consilience.data.sets.arrays import read_arrays
 from consilience.data.sets.base import Source
 
+MOST = 10_000_000
+"""How many bytes the archives that come with the package may have, decompressed."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,7 @@ class Sample(Source):
     def read(self, root: Path) -> Dataset:
         sample = resources.files("consilience.data") / "sample" / f"{self.name}.npz"
         with sample.open("rb") as file:
-            train, test = read_arrays(file)
+            train, test = read_arrays(file, MOST)
         return Dataset.from_arrays(self.name, *train, *test, classes=self.classes)
 
 

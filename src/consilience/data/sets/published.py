@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from consilience.data.dataset import Dataset
 from consilience.data.sets.arrays import Split
 from consilience.data.sets.base import Source
 from consilience.data.storage import Store, blame, missing, opened
+
+PER_ROW, BESIDE = 16, 1 << 20
+"""How many bytes there may be for an image beside its pixels, and in a file beside its images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +50,14 @@ class Published(Source):
         if place is None:
             expected = (self._first_absent(root), self._archive(root))
             raise missing(self.name, *(path for path in expected if path is not None))
-        with opened(self.name, place, self.inside, self.members) as store:
+        with opened(self.name, place, self.inside, self.members, self.most) as store:
             return self.checked(place, *self.splits(store))
+
+    @property
+    def most(self) -> int:
+        """How many bytes a file may have, decompressed: as many as the whole data set."""
+        rows = (self.training_rows or 0) + (self.test_rows or 0)
+        return rows * (math.prod(self.shape) + PER_ROW) + BESIDE
 
     def checked(self, place: Path, train: Split, test: Split) -> Dataset:
         """The two splits as a data set, if they have the published numbers of rows and shape of images.

@@ -37,7 +37,7 @@ class TinyImageNet(Published):
         cache = root / CACHE
         if cache.is_file():
             with blame(self.name, cache), cache.open("rb") as file:
-                return self.checked(cache, *read_arrays(file))
+                return self.checked(cache, *read_arrays(file, self.most))
         dataset = super().read(root)
         # Decoding takes a minute. A directory that cannot be written to only costs that minute again.
         with contextlib.suppress(OSError):
@@ -76,10 +76,10 @@ def _jpeg_decoder() -> Callable[[bytes], Bytes]:
 
     def decode(content: bytes) -> Bytes:
         # Some of the images are grey; they get three equal channels.
-        pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).transpose(2, 0, 1)
-        if pixels.shape != SHAPE:
-            raise ValueError(f"an image of shape {pixels.shape}, expected {SHAPE}")
-        return pixels
+        image = Image.open(io.BytesIO(content))
+        if (image.height, image.width) != SHAPE[1:]:  # before anything is decoded
+            raise ValueError(f"an image of shape {(3, image.height, image.width)}, expected {SHAPE}")
+        return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
 
     return decode
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import Context
@@ -13,6 +14,7 @@ from consilience.deploy.files import federation_of
 from consilience.deploy.flower.carrier import GridCarrier
 from consilience.deploy.journal import Journal
 from consilience.deploy.serving import serve
+from consilience.errors import UserError, abridged
 from consilience.experiment.folder import RunFolder
 
 NODES = "nodes.json"
@@ -27,6 +29,7 @@ def server_app(file: Path) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         _speak()
         settings = context.run_config
+        _check_settings(settings)
         folder = Path(str(settings["out"]))
         agreement = agree(federation_of(file, here=bool(settings["tested"])))
         journal = Journal(folder, agreement.terms.run, "hub")
@@ -42,6 +45,15 @@ def server_app(file: Path) -> ServerApp:
             serve(agreement, carrier, folder)
 
     return app
+
+
+def _check_settings(settings: Mapping[str, object]) -> None:
+    """Refuse a run configuration, of pyproject.toml or `flwr run --run-config`, that lacks something."""
+    for name, kind in (("out", str), ("tested", bool), ("strict", bool)):
+        found = settings.get(name)
+        if not isinstance(found, kind) or not (kind is bool or str(found).strip()):
+            wanted = "true or false" if kind is bool else "the name of a folder"
+            raise UserError(f"run configuration: {name} is {wanted}, not {abridged(found)}")
 
 
 def _speak() -> None:

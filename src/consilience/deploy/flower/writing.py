@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import yaml
-
 from consilience import __version__
 from consilience.deploy.agreeing import Agreement
 from consilience.deploy.files import described
 from consilience.errors import UserError
+from consilience.plain import write_yaml
 
 FLOWER = "1.41"
 """The oldest Flower that carries a federation."""
@@ -107,7 +106,7 @@ def write_app(agreement: Agreement, folder: Path) -> list[Path]:
         "federation/client_app.py": MODULE.format(
             side="ClientApp", module="client", function="client_app", file=FEDERATION
         ),
-        f"federation/{FEDERATION}": yaml.safe_dump(described(agreement), sort_keys=False, allow_unicode=True),
+        f"federation/{FEDERATION}": write_yaml(described(agreement)),
     }
     (folder / "federation").mkdir(parents=True, exist_ok=True)
     for place, text in texts.items():
