@@ -43,6 +43,7 @@ class Bounded(io.RawIOBase):
         self.inner, self.most, self.left = inner, most, most
 
     def read(self, size: int = -1, /) -> bytes:
+        """So many of the next bytes, or fewer at the end; by default all that are left."""
         if size < 0:
             return b"".join(self.blocks())
         # A byte more than is allowed, so that too much is told from just enough.

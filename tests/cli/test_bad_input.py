@@ -179,8 +179,8 @@ FILES = [
     (b"name: [x\n", "is not valid YAML"),
     (b"name: x\n  rounds: 3\n", "is not valid YAML"),
     (b"\xff\xfe\x00", "is not valid YAML"),
-    (b"when: 2024-13-45\n", "is not valid YAML"),
-    (b"rounds: !!python/name:os.system\n", "is not valid YAML"),
+    (b"when: 2024-13-45\n", "unknown key 'when'"),
+    (b"rounds: !!python/name:os.system\n", "rounds: the type 'tag:yaml.org,2002:python/name:os.system'"),
     (b"3: 4\n", "3"),
     (b"rounds: 3\nroundz: 4\n", "unknown key 'roundz'; did you mean 'rounds'?"),
 ]

@@ -92,7 +92,7 @@ def test_text_beyond_the_limits_is_one_line(text: str, line: str, tmp_path: Path
 
 def test_what_no_file_should_be(tmp_path: Path):
     (tmp_path / "c.yaml").write_bytes(b"name: \xff\xfe")
-    with pytest.raises(UserError, match="is not text in UTF-8"):
+    with pytest.raises(UserError, match="is not valid YAML: it is not text in UTF-8"):
         load_config(tmp_path / "c.yaml")
     with pytest.raises(UserError, match="/dev/zero: it holds more than"):
         load_config(Path("/dev/zero"))

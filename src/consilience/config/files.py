@@ -45,7 +45,7 @@ def read_values(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is not text in UTF-8") from None
+        raise UserError(f"{path} is not valid YAML: it is not text in UTF-8") from None
     except ValueError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     values = read_yaml(text, str(path))

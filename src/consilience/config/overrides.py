@@ -85,7 +85,7 @@ def change(values: dict[str, Any], path: str, value: Any, override: str, earlier
 def _read(path: str, text: str, override: str) -> Any:
     """The value that a text stands for: what YAML says, but where a text is wanted never anything else."""
     try:
-        value = read_yaml(text, f"override {abridged(override)}")
+        value = read_yaml(text, f"override {abridged(override)}: the value")
     except UserError:
         if path in TEXTS:
             return text

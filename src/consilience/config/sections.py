@@ -43,7 +43,9 @@ TargetsByScore = dict[
 
 
 MOST = 10**9
-"""The most rounds, steps or rows that anything is counted in."""
+"""The most rounds or steps that anything is counted in."""
+MOST_ROWS = 10**12
+"""The largest batch; one is never larger than what a client holds."""
 
 
 class Section(BaseModel):
@@ -109,7 +111,7 @@ class LocalSection(Section):
 
     epochs: int | None = Field(None, ge=1, le=MOST)
     steps: int | None = Field(None, ge=1, le=MOST, description="How many steps, instead of epochs.")
-    batch_size: int = Field(32, ge=1, le=MOST)
+    batch_size: int = Field(32, ge=1, le=MOST_ROWS)
     stragglers: float = Field(
         0.0, ge=0, le=1, description="How likely a client does fewer epochs (or steps) than the others."
     )

@@ -363,7 +363,9 @@ def refuse(scene: Scene, task: Task, variants: Sequence[tuple[Algorithm, Solver]
     """Raise a UserError that says why a method cannot work here, before anything is computed."""
     graph = _replicas(scene, 1)[0].adjacency is not None
     if not graph and scene.network != Network():
-        raise UserError("network is about a graph of peers; a star has participation and failure_rate")
+        raise UserError(
+            "network is about a graph of peers: set topology; a star has participation and failure_rate"
+        )
     if graph and scene.network.redraw_every and _always_the_same(scene):
         raise UserError(
             f"network: redraw_every is for random graphs; a {scene.topology.name} is always the same"
