@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from consilience.algorithm import Algorithm
 from consilience.engine.rounds.pending import Pending, Record
-from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.rounds.simulation import ClientResult, Simulation
 from consilience.engine.spread.journey import Journey
 from consilience.engine.world import World
 from consilience.types import State
@@ -51,7 +51,7 @@ class Elsewhere(Simulation):
             self._here = self.round
         return super().models(rows, own=own)
 
-    def clients(self, replicas: Collection[int] | None = None) -> list[dict[str, float | int]]:
+    def clients(self, replicas: Collection[int] | None = None) -> list[ClientResult]:
         found = self._journey.clients()
         if found is None:
             return super().clients(replicas)

@@ -19,6 +19,7 @@ from consilience.engine.determinism import Precision
 from consilience.engine.executors.scheduling import pack
 from consilience.engine.rounds.pace import Pace
 from consilience.engine.rounds.pending import Record
+from consilience.engine.rounds.simulation import ClientResult
 from consilience.engine.spread.dividing import of_group, united
 from consilience.engine.spread.leg import Leg, Make, Ran
 from consilience.engine.spread.worker import Arrays, packed, unpacked
@@ -89,7 +90,7 @@ class Course:
     """The records of rounds that nobody has looked at yet."""
     snapshots: dict[int, Arrays] = field(default_factory=dict)
     """Those that nobody has put together yet, by round."""
-    clients: list[dict[str, float | int]] | None = None
+    clients: list[ClientResult] | None = None
 
     def __post_init__(self) -> None:
         self.asked = self.known
@@ -282,7 +283,7 @@ class Journey:
         assert state is not None
         return state
 
-    def clients(self) -> list[dict[str, float | int]] | None:
+    def clients(self) -> list[ClientResult] | None:
         """Every client's result at the end, where workers have told them."""
         found = [course.clients for course in self._courses]
         if self.round < self.pace.rounds or any(one is None for one in found):

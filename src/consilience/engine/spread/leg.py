@@ -11,7 +11,7 @@ from typing import Protocol
 from consilience.engine.determinism import Precision, repeatable
 from consilience.engine.rounds.pace import Pace
 from consilience.engine.rounds.pending import Record
-from consilience.engine.rounds.simulation import Simulation
+from consilience.engine.rounds.simulation import ClientResult, Simulation
 from consilience.engine.spread.worker import Arrays, packed, unpacked
 
 LOG = logging.getLogger("consilience")
@@ -53,7 +53,7 @@ class Ran:
     said: list[str]
     """What there was to warn of."""
     snapshot: Arrays | None
-    clients: list[dict[str, float | int]] | None
+    clients: list[ClientResult] | None
     """Every client's result, where the last round is over and the run asks for them."""
 
 
@@ -90,7 +90,9 @@ class Runner:
             over = simulation.round == leg.pace.rounds
             clients = simulation.clients() if over and leg.pace.clients else None
         for line in clients or ():
-            line["replica"] = leg.replicas[int(line["replica"])]
+            own = line["replica"]
+            assert isinstance(own, int)
+            line["replica"] = leg.replicas[own]
         return Ran(rounds, said, packed(simulation.snapshot()) if leg.snapshot else None, clients)
 
     def forget(self, course: int) -> None:
