@@ -21,7 +21,7 @@ from consilience.engine.rounds.pace import Pace
 from consilience.engine.rounds.pending import Record
 from consilience.engine.rounds.simulation import ClientResult
 from consilience.engine.spread.dividing import of_group, united
-from consilience.engine.spread.leg import Leg, Make, Ran
+from consilience.engine.spread.leg import Leg, Make, Ran, replica_of
 from consilience.engine.spread.worker import Arrays, packed, unpacked
 from consilience.types import IntArray, State
 
@@ -289,7 +289,7 @@ class Journey:
         if self.round < self.pace.rounds or any(one is None for one in found):
             return None
         lines = [line for one in found for line in one or ()]
-        return sorted(lines, key=lambda line: int(line["replica"]))
+        return sorted(lines, key=replica_of)
 
     def close(self) -> None:
         """Let the workers drop what they have of it."""

@@ -90,15 +90,20 @@ class Runner:
             over = simulation.round == leg.pace.rounds
             clients = simulation.clients() if over and leg.pace.clients else None
         for line in clients or ():
-            own = line["replica"]
-            assert isinstance(own, int)
-            line["replica"] = leg.replicas[own]
+            line["replica"] = leg.replicas[replica_of(line)]
         return Ran(rounds, said, packed(simulation.snapshot()) if leg.snapshot else None, clients)
 
     def forget(self, course: int) -> None:
         """Drop a simulation."""
         if course in self._standing:
             self._standing.pop(course)[0].world.executor.close()
+
+
+def replica_of(line: ClientResult) -> int:
+    """Whose result a client's line is about."""
+    number = line["replica"]
+    assert isinstance(number, int)
+    return number
 
 
 def _step(simulation: Simulation, leg: Leg) -> list[Record]:
