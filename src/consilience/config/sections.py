@@ -154,6 +154,7 @@ class EvaluateSection(Section):
     )
     curvature: bool = Field(
         False,
+        strict=True,
         description="Whether every client trains once more at the end and records each output's curvature.",
     )
 
