@@ -32,6 +32,9 @@ _TAGS = frozenset({None, "!", f"{_TAG}str", f"{_TAG}seq", f"{_TAG}map", *_SCALAR
 """The tags that a value may have."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # written in C, where there is one
 
+_TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+"""Characters that turn the direction of a line, so that it reads as another."""
+
 Place = tuple[object, ...]
 """The keys and numbers that lead to a value."""
 
@@ -102,7 +105,8 @@ def _check_text(text: str, place: Place, longest: int) -> None:
         what = f"a text of {len(text):,} characters, and {longest:,} are the most"
         raise UserError(f"{shown(place)}: {abridged(text)} is {what}")
     for character in text:
-        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n\r":
+        control = unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n\r"
+        if control or unicodedata.bidirectional(character) in _TURNING:
             code = f"U+{ord(character):04X}"
             raise UserError(f"{shown(place)}: {abridged(text)} holds the character {code}, which is no text")
 

@@ -129,6 +129,7 @@ VALUES = [
     ({"topology": {"name": "grid", "periodic": 1}}, "periodic: Input should be a valid boolean"),
     ({"l2": float("inf")}, "l2: Input should be a finite number"),
     ({"note": "\ud800"}, "note: '\\ud800' holds the character U+D800"),
+    ({"init": "\u202eback"}, "init: '\\u202eback' holds the character U+202E"),
     ({"seeds": 10**5000}, "seeds: a whole number of 16610 bits"),
     ({"deploy": {"facts": {"shape": [1], "outputs": 2, "bogus": 1}}}, "unknown key 'deploy.facts.bogus'"),
     ({"deploy": {"facts": {"shape": [1], "outputs": 2, "shift": "x"}}}, "deploy.facts.shift: a number"),
