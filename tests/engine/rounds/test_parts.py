@@ -77,3 +77,21 @@ def test_messages_are_kept_only_for_rules_that_need_all_of_them(method, kept, mo
     monkeypatch.setattr(parts, "joined", joined)
     play(simulation_of(prepare(method, solver=SGD(0.1)), Layout(lanes=2, chunk=2)), rounds=1)
     assert seen == [kept] * 3
+
+
+def test_a_part_takes_no_memory_for_hubs_that_hear_nothing_in_it(monkeypatch):
+    """Of many seeds or values, most hear nothing of a part: a table of all would be as large as the cohort."""
+    tables: list[tuple[int, ...]] = []
+
+    def arranged(uploads, place, device):
+        tables.append(place.shape)
+        return original(uploads, place, device)
+
+    original = parts.arranged
+    monkeypatch.setattr(parts, "arranged", arranged)
+    sizes = (3, 4, 2)
+    partitions = {seed: ragged_partition(sizes, first=10 * seed) for seed in range(5)}
+    simulation = simulation_of(prepare(FedAvg()), Layout(partitions=partitions))
+    simulation.world.executor.chunk = len(sizes)
+    play(simulation, rounds=1)
+    assert tables == [(1, 3)] * 5

@@ -109,31 +109,38 @@ class Sums:
     def add(self, begin: int, outcome: Outcome) -> None:
         """Add the messages of the jobs from `begin` on."""
         world, arrived = self._one.world, outcome.arrived.cpu().numpy()
-        places: list[IntArray] = []
-        for rows in self._delivered:
-            inside = (rows >= begin) & (rows < begin + len(arrived))
-            places.append(np.flatnonzero(inside))
-        width = max(1, *(len(own) for own in places))
-        table = np.zeros((len(places), width), dtype=np.int64)
-        for number, own in enumerate(places):
-            table[number, : len(own)] = self._delivered[number][own] - begin
+        places: dict[int, IntArray] = {}
+        """By hub, which of the messages that come to it are here; others would only take memory."""
+        for number, rows in enumerate(self._delivered):
+            inside = np.flatnonzero((rows >= begin) & (rows < begin + len(arrived)))
+            places |= {number: inside} if len(inside) else {}
+        if not places:
+            return
+        table = np.zeros((len(places), max(map(len, places.values()))), dtype=np.int64)
+        for row, (number, own) in enumerate(places.items()):
+            table[row, : len(own)] = self._delivered[number][own] - begin
         uploads = tree.without(outcome.uploads, self._one.form.private)
-        asked = self._ask(arranged(uploads, table, world.device))
+        asked = self._ask(arranged(uploads, table, world.device), list(places))
         if not self._sums:
-            self._sums = [_nothing(one, way) for one, (way, _) in zip(asked, self._asked, strict=True)]
+            hubs = len(self._delivered)
+            self._sums = [_nothing(one, way, hubs) for one, (way, _) in zip(asked, self._asked, strict=True)]
+            self._weights = [one.weights.new_zeros(self._samples.shape) for one in asked]
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # thousands of short operations: threads would wait for each other
         try:
-            for one, total, (way, _) in zip(asked, self._sums, self._asked, strict=True):
+            for one, total, known in zip(asked, self._sums, self._weights, strict=True):
+                known[list(places)] = one.weights
                 shares = one.weights.double().cpu().numpy()
-                for number, own in enumerate(places):
-                    sound = arrived[table[number, : len(own)]]
-                    _add(total, one.values, number, shares[number, own], way, sound)
+                for row, (number, own) in enumerate(places.items()):
+                    sound = arrived[table[row, : len(own)]]
+                    so_far = {name: value[number] for name, value in total.items()}
+                    came = {name: value[row] for name, value in one.values.items()}
+                    _add(so_far, came, shares[row, own], one.way, sound)
         finally:
             torch.set_num_threads(threads)
 
-    def _ask(self, messages: State) -> list[Asked]:
-        """What all hubs ask for; every tensor is [hubs, ...]."""
+    def _ask(self, messages: State, hubs: Sequence[int]) -> list[Asked]:
+        """What some hubs ask for; every tensor is [hubs, ...]."""
         one, noted = self._one, list[tuple[Way, dict[str, torch.dtype]]]()
 
         def asked(swept: State, old: State, given: State, some: State) -> State:
@@ -143,14 +150,13 @@ class Sums:
             values = {f"values.{number}": item.values for number, item in enumerate(found)}
             return {**values, "weights": {str(number): item.weights for number, item in enumerate(found)}}
 
-        found = one.world.executor.map(
-            asked, (0, 0, 0, 0), one.world.hub_numbers, self._hub, self._facts(), messages
-        )
+        chosen = to_device(np.array(hubs), one.world.device)
+        own = [tree.index(state, chosen) for state in (one.world.hub_numbers, self._hub, self._facts())]
+        found = one.world.executor.map(asked, (0, 0, 0, 0), *own, messages)
         self._form, self._asked = tree.map_leaves(lambda value: value[:0], messages), noted
-        self._weights = list(found["weights"].values())
         return [
             Asked(found[f"values.{number}"], weights, noted[number][0])
-            for number, weights in enumerate(self._weights)
+            for number, weights in enumerate(found["weights"].values())
         ]
 
     def _facts(self, **more: Tensor) -> State:
@@ -180,24 +186,26 @@ class Sums:
         return world.executor.map(combine, (0, 0, 0, 0, 0), *given)
 
 
-def _nothing(asked: Asked, way: Way) -> Params:
+def _nothing(asked: Asked, way: Way, hubs: int) -> Params:
     """[hubs, ...] what sums are before the first message."""
-    if way == "sum":
-        return {n: torch.zeros_like(v[:, 0], dtype=torch.float64) for n, v in asked.values.items()}
-    return {
-        name: torch.full_like(v[:, 0], False if v.dtype == torch.bool else torch.iinfo(v.dtype).min)
-        for name, v in asked.values.items()
-    }
+
+    def blank(value: Tensor) -> Tensor:
+        shape = (hubs, *value.shape[2:])
+        if way == "sum":
+            return value.new_zeros(shape, dtype=torch.float64)
+        return value.new_full(shape, False if value.dtype == torch.bool else torch.iinfo(value.dtype).min)
+
+    return {name: blank(value) for name, value in asked.values.items()}
 
 
-def _add(total: Params, values: Params, hub: int, weights: Floats, way: Way, sound: Booleans) -> None:
+def _add(total: Params, values: Params, weights: Floats, way: Way, sound: Booleans) -> None:
     """Add one hub's messages of a part to what came before, one after the other."""
     counts = sound if way == "sum" else sound & (weights > 0)
     for name, value in values.items():
-        so_far = total[name][hub]
+        so_far = total[name]
         one = torch.empty_like(so_far)  # the same memory for all: new one is slow to come by
         for row in np.flatnonzero(counts).tolist():
-            one.copy_(value[hub, row])
+            one.copy_(value[row])
             if way == "most":
                 torch.maximum(so_far, one, out=so_far)
             else:  # two operations that each round once: where they begin and end must not matter
