@@ -9,7 +9,7 @@ SCRIPT = """
 import sys
 import consilience as cs
 
-setting = {"data": "mnist-sample", "clients": 2, "local": {"steps": 1}, "model": "mnist-cnn"}
+setting = {"data": "mnist-sample", "clients": 2, "local": {"steps": 1}, "model": "mnist-cnn", "device": "cpu"}
 cs.run("fedavg", rounds=1, executor="batched", **setting)
 assert "torch._dynamo" not in sys.modules, "imported for a run"
 

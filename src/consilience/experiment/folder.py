@@ -20,7 +20,14 @@ from consilience import wire
 from consilience.errors import DamageError, UserError, unknown
 from consilience.experiment.checkpoint import Checkpoint
 from consilience.experiment.lines import jsonl, not_those, parsed
-from consilience.experiment.sealing import digest_of_bytes, has_footer, read_sealed, sealed, with_footer
+from consilience.experiment.sealing import (
+    Digest,
+    digest_of_bytes,
+    has_footer,
+    read_sealed,
+    sealed,
+    with_footer,
+)
 from consilience.plain import read_yaml, write_yaml
 from consilience.problems import PROBLEMS, Metric
 from consilience.tracking import tensorboard
@@ -67,7 +74,7 @@ class RunFolder:
         self.path = path
         self.read_only = False
         """Whether nothing can be written there, as was found when it was locked."""
-        self._lines: dict[str, hashlib._Hash] = {}
+        self._lines: dict[str, Digest] = {}
         """The digests of files of lines, which grow with them."""
         self._files: dict[str, str] = {}
         """The digests of other files that checkpoints count on."""

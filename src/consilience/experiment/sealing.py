@@ -9,14 +9,25 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from consilience.errors import DamageError
+
 
 SEAL = "sha256"
 """The key of a JSON file's own digest."""
 FOOTER = "# sha256 "
 """What stands before the digest in the last line of a text in which that is a comment."""
+
+
+class Digest(Protocol):
+    """A digest that grows with what it is of."""
+
+    def update(self, data: bytes, /) -> None:
+        """Go on with more bytes."""
+
+    def hexdigest(self) -> str:
+        """The digest of all bytes so far."""
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:

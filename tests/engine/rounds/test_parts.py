@@ -80,7 +80,7 @@ def test_messages_are_kept_only_for_rules_that_need_all_of_them(method, kept, mo
 
 
 def test_a_part_takes_no_memory_for_hubs_that_hear_nothing_in_it(monkeypatch):
-    """Of many seeds or values, most hear nothing of a part: a table of all would be as large as the cohort."""
+    """Of many seeds or values, most hear nothing of a part: a table of all is as large as the cohort."""
     tables: list[tuple[int, ...]] = []
 
     def arranged(uploads, place, device):
