@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from consilience.errors import DamageError
 
-
 SEAL = "sha256"
 """The key of a JSON file's own digest."""
 FOOTER = "# sha256 "
