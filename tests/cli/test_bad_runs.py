@@ -16,6 +16,7 @@ from consilience.config.config import read_config
 from consilience.experiment import Arm, Listener
 from consilience.experiment import execution as experiment
 from consilience.experiment.folder import RunFolder
+from consilience.experiment.sealing import FOOTER, with_footer
 
 
 class _Stop(Listener):
@@ -76,6 +77,11 @@ def flipped(position: float) -> Callable[[bytes], bytes]:
     return flip
 
 
+def resealed(whole: bytes, old: str, new: str) -> bytes:
+    """A configuration that was changed, with the digest of what it is now."""
+    return with_footer(whole.decode().rpartition(FOOTER)[0].replace(old, new))
+
+
 DAMAGES = [
     *(
         ("checkpoint.safetensors", flipped(share), "checkpoint.safetensors is damaged")
@@ -97,9 +103,16 @@ DAMAGES = [
         "metrics.jsonl is damaged",
     ),
     ("metrics.jsonl", lambda whole: b"7\n" + whole, "metrics.jsonl is damaged"),
-    ("config.yaml", lambda whole: b"{", "config.yaml is not valid YAML"),
-    ("config.yaml", lambda whole: b"", "config.yaml: expected keys and values"),
-    ("config.yaml", lambda whole: whole.replace(b"rounds", b"roundz"), "unknown key 'roundz'"),
+    ("config.yaml", lambda whole: b"{", "config.yaml is damaged or was edited"),
+    ("config.yaml", lambda whole: b"", "config.yaml is damaged or was edited"),
+    (
+        "config.yaml",
+        lambda whole: whole.replace(b"rounds", b"roundz"),
+        "config.yaml is damaged or was edited",
+    ),
+    ("config.yaml", lambda whole: with_footer("{"), "config.yaml is not valid YAML"),
+    ("config.yaml", lambda whole: with_footer(""), "config.yaml: expected keys and values"),
+    ("config.yaml", lambda whole: resealed(whole, "rounds", "roundz"), "unknown key 'roundz'"),
 ]
 
 
@@ -132,7 +145,7 @@ def test_a_configuration_that_was_changed_in_between(
 ):
     path = run / "config.yaml"
     assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
+    path.write_bytes(resealed(path.read_bytes(), old, new))
     before = content(run)
     refused(command("resume", run), "was made with another configuration")
     assert content(run) == before

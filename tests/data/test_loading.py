@@ -23,13 +23,18 @@ def test_the_catalogue_says_what_is_present(tmp_path: Path):
     present = {listing.source.name: listing.present for listing in describe(tmp_path)}
     assert [name for name, there in present.items() if there] == ["mnist-sample"]
     assert set(present) == {
-        "mnist-sample", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "femnist",
+        "mnist-sample", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "femnist", "femnist-letters",
         *(f"emnist-{split}" for split in ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")),
     }  # fmt: skip
     (tmp_path / "femnist-3w.npz").touch()
     (tmp_path / "cifar-10-binary.tar.gz").touch()
     present = {listing.source.name: listing.present for listing in describe(tmp_path)}
-    assert [name for name, there in present.items() if there] == ["cifar10", "femnist", "mnist-sample"]
+    assert [name for name, there in present.items() if there] == [
+        "cifar10",
+        "femnist",
+        "femnist-letters",
+        "mnist-sample",
+    ]
 
 
 def test_an_unknown_data_set_is_refused():

@@ -41,13 +41,10 @@ def with_first(change):
     return changed
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"), [("hello", "the order is about 'hello'"), ("jump", "it is about 'jump'")]
-)
-def test_an_order_of_another_kind_is_no_work(kind, reason, federate):
+def test_an_order_of_another_kind_is_no_work(federate):
     hub, sites = begun(federate(METHODS["fedavg"]()))
-    with pytest.raises(RefusedError, match=reason):
-        sites[0].answer(Order(rewritten(hub.orders()[0].data, kind=kind)))
+    with pytest.raises(RefusedError, match="the order is about 'hello'"):
+        sites[0].answer(Order(rewritten(hub.orders()[0].data, kind="hello")))
     assert sites[0].answered == -1
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from consilience.experiment.sealing import digest_of_bytes, sealed
 from consilience.problems import Classification
 from consilience.report.node_records import Peers
 from consilience.report.summary import summarise
@@ -183,7 +184,8 @@ def _written(
         rows = [one.to_json() for one in summarise(records, (0.5, 0.9), metric, clients=members)]
         environment = {"consilience": "0.1.0", "torch": "2.13.0"}
         told = {"name": path.name, "metric": score, "note": "", "digest": "f00d" * 16, "methods": rows}
-        files["summary.json"] = json.dumps(told | {"environment": environment})
+        digests = {name: digest_of_bytes(text.encode()) for name, text in files.items()}
+        files["summary.json"] = json.dumps(sealed(told | {"environment": environment, "files": digests}))
     for name, text in files.items():
         (path / name).write_text(text)
     return path

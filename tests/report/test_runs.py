@@ -8,6 +8,7 @@ import pytest
 
 from consilience.errors import UserError
 from consilience.experiment.reading import list_run, read_run, read_runs
+from consilience.experiment.sealing import sealed
 from consilience.problems import NextToken
 from consilience.report.runs import grouped
 
@@ -88,8 +89,6 @@ def test_a_run_that_goes_on_says_how_far_it_is(tmp_path, written):
         ("metrics.jsonl", "{]\n", "Expecting"),
         ("metrics.jsonl", '{"setting": "star"}\n', "has no 'method'"),
         ("clients.jsonl", '{"setting": "star"}\n', "something is missing"),
-        ("summary.json", '{"name": ', "Expecting"),
-        ("summary.json", "[]", "holds no object"),
         ("plan.json", '{"settings": {"star": {"methods": 3}}}', "something is missing"),
         ("partitions.json", '{"star": 1}', "something is missing"),
         ("config.yaml", "a: [", "expected"),
@@ -97,12 +96,30 @@ def test_a_run_that_goes_on_says_how_far_it_is(tmp_path, written):
     ],
 )
 def test_a_damaged_file_is_named_in_one_line(tmp_path, written, name, text, says):
-    path = written(tmp_path / "a")
+    path = written(tmp_path / "a", ended=False)
     (path / name).write_text(text)
-    with pytest.raises(UserError, match=f"{name} is damaged: ") as refused:
+    with pytest.raises(UserError, match=f"{name} is (damaged: |not valid YAML: )") as refused:
         read_run(path)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ['{"name": ', "[]", '{"name": "a"}'])
+def test_a_damaged_summary_is_named_in_one_line(tmp_path, written, text):
+    path = written(tmp_path / "a")
+    (path / "summary.json").write_text(text)
+    with pytest.raises(UserError, match=r"summary.json is damaged: "):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "clients.jsonl", "plan.json", "partitions.json", "config.yaml"]
+)
+def test_files_of_what_has_ended_are_as_it_left_them(tmp_path, written, name):
+    path = written(tmp_path / "a")
+    (path / name).write_text((path / name).read_text().replace("1", "2", 1))
+    with pytest.raises(UserError, match=f"{name} is not as the run left it"):
+        read_run(path)
 
 
 def test_only_the_configuration_is_needed(tmp_path, written):
@@ -122,7 +139,8 @@ def test_a_list_reads_the_summary_of_what_has_ended(tmp_path, written):
     assert (told.methods, told.rounds, told.seeds, told.state) == (("fedavg", "hwa"), 6, 3, "finished")
     assert told.score == "accuracy 85.50 % (hwa)"
     summary = json.loads((path / "summary.json").read_text())
-    (path / "summary.json").write_text(json.dumps(summary | {"methods": None}))
+    del summary["sha256"]
+    (path / "summary.json").write_text(json.dumps(sealed(summary | {"methods": None})))
     assert "summary.json is damaged" in list_run(path, "a").state
     (path / "summary.json").unlink()
     assert "metrics.jsonl is damaged" in list_run(path, "a").state

@@ -110,7 +110,7 @@ class Sums:
         """Add the messages of the jobs from `begin` on."""
         world, arrived = self._one.world, outcome.arrived.cpu().numpy()
         places: dict[int, IntArray] = {}
-        """By hub, which of the messages that come to it are here; others would only take memory."""
+        """Which of the messages that come to a hub are here; hubs without any would only take memory."""
         for number, rows in enumerate(self._delivered):
             inside = np.flatnonzero((rows >= begin) & (rows < begin + len(arrived)))
             places |= {number: inside} if len(inside) else {}

@@ -100,7 +100,7 @@ class Runner:
 
 
 def replica_of(line: ClientResult) -> int:
-    """Whose result a client's line is about."""
+    """The number of the replica that a client's line is about."""
     number = line["replica"]
     assert isinstance(number, int)
     return number
