@@ -23,7 +23,8 @@ def test_the_catalogue_says_what_is_present(tmp_path: Path):
     present = {listing.source.name: listing.present for listing in describe(tmp_path)}
     assert [name for name, there in present.items() if there] == ["mnist-sample"]
     assert set(present) == {
-        "mnist-sample", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "femnist", "femnist-letters",
+        "mnist-sample", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "femnist",
+        "femnist-letters",
         *(f"emnist-{split}" for split in ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")),
     }  # fmt: skip
     (tmp_path / "femnist-3w.npz").touch()

@@ -160,7 +160,7 @@ def test_files_that_are_missing_leave_their_part_out(tmp_path, written):
 
 
 def test_the_page_is_written_beside_its_run_or_where_it_is_asked_for(tmp_path, written, monkeypatch, caplog):
-    first, second = written(tmp_path / "runs" / "a"), written(tmp_path / "runs" / "b")
+    first, second = written(tmp_path / "runs" / "a"), written(tmp_path / "runs" / "b", ended=False)
     monkeypatch.chdir(tmp_path)
     assert report([first]) == first / "report.html"
     (second / "metrics.jsonl").write_text("")

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from consilience.errors import UserError
+from consilience.experiment.folder import CLIENTS, CONFIG, METRICS, PARTITIONS, PLAN
 from consilience.experiment.reading import list_run, read_run, read_runs
 from consilience.experiment.sealing import sealed
 from consilience.problems import NextToken
@@ -44,7 +45,7 @@ def test_other_problems_are_other_groups(tmp_path, written, change):
 
 def test_other_data_of_the_same_name_are_another_group(tmp_path, written):
     written(tmp_path / "a", ["fedavg"])
-    other = written(tmp_path / "b", ["fedavg"]) / "partitions.json"
+    other = written(tmp_path / "b", ["fedavg"], ended=False) / "partitions.json"
     other.write_text(other.read_text().replace('"data": "d"', '"data": "e"'))
     assert len(grouped(read_runs([tmp_path]))) == 2
 
@@ -112,12 +113,10 @@ def test_a_damaged_summary_is_named_in_one_line(tmp_path, written, text):
         read_run(path)
 
 
-@pytest.mark.parametrize(
-    "name", ["metrics.jsonl", "clients.jsonl", "plan.json", "partitions.json", "config.yaml"]
-)
+@pytest.mark.parametrize("name", [METRICS, CLIENTS, PLAN, PARTITIONS, CONFIG])
 def test_files_of_what_has_ended_are_as_it_left_them(tmp_path, written, name):
     path = written(tmp_path / "a")
-    (path / name).write_text((path / name).read_text().replace("1", "2", 1))
+    (path / name).write_text((path / name).read_text().replace("s", "z", 1))
     with pytest.raises(UserError, match=f"{name} is not as the run left it"):
         read_run(path)
 

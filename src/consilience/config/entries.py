@@ -102,8 +102,10 @@ def _followed(choice: MethodChoice, value: object, label: str | None) -> MethodC
     if not isinstance(value, Mapping) or value.keys() != {"method", "after"}:
         raise UserError("method: then says what comes next and when, e.g. {method: fedavg, after: 20}")
     rounds, other = value["after"], read_method(value["method"])
-    if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 0:
-        raise UserError(f"method: after is a number of rounds, at least 0, not {abridged(rounds)}")
+    if not isinstance(rounds, int) or isinstance(rounds, bool):
+        raise UserError(f"method: after is a number of rounds, not {abridged(rounds)}")
+    if rounds < 0:
+        raise UserError(f"method: after is a number of rounds, at least 0, not {rounds}")
     if len(other.sweep.variants) > 1:
         raise UserError("method: the method that comes next cannot be a sweep")
     if (choice.init, choice.on_graph) != (other.init, other.on_graph):
