@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 SHOWN = 5
@@ -62,7 +64,7 @@ class Tally:
         try:
             yield
         except Exception as error:
-            self.note(what, f"{type(error).__name__}: {error}")
+            self.note(what, reason(error))
         else:
             self.note(what)
 
@@ -86,7 +88,24 @@ class Tally:
         return Finding(self.trials, self.passed, self.figures, tuple(self._faults))
 
 
+class Broken(Exception):  # noqa: N818 - a promise is what breaks, and it says how
+    """A promise was not kept, in words."""
+
+
 def demand(condition: object, fault: str) -> None:
     """Fail a trial, with the reason, where a condition does not hold."""
     if not condition:
-        raise AssertionError(fault)
+        raise Broken(fault)
+
+
+def reason(error: Exception) -> str:
+    """Why a trial failed, and in which line, unless words say it."""
+    if isinstance(error, Broken):
+        return str(error)
+    line = next(
+        one
+        for one in reversed(traceback.extract_tb(error.__traceback__))
+        if one.name not in {"until", "demand"}
+    )
+    text = f"{type(error).__name__}: {error}"[:250]
+    return f"{text} ({Path(line.filename).name}, line {line.lineno}: {line.line})"

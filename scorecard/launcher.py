@@ -38,6 +38,7 @@ def main() -> None:
             print(number, flush=True)
         else:
             work(order)
+    os.killpg(0, signal.SIGKILL)  # whoever gave orders is gone, and so is the use of what was started
 
 
 @functools.cache

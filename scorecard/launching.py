@@ -25,7 +25,8 @@ def until(happened: Callable[[], object], patience: float = PATIENCE) -> None:
     """Wait until something has happened."""
     end = time.monotonic() + patience
     while not happened():
-        assert time.monotonic() < end, "it has not happened"
+        if time.monotonic() > end:
+            raise TimeoutError(f"it has not happened within {patience:g} s")
         time.sleep(0.02)
 
 
@@ -97,6 +98,13 @@ class Launcher:
         self._started.clear()
 
 
+def _close(process: subprocess.Popen[str]) -> None:
+    """Let the launcher end, and all that it has started with it."""
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait()
+
+
 @cache
 def launcher() -> Launcher:
     """The launcher of this process, which ends with it."""
@@ -107,6 +115,7 @@ def launcher() -> Launcher:
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        start_new_session=True,  # it ends what it has started with one signal, once nobody writes to it
     )
-    atexit.register(process.kill)
+    atexit.register(_close, process)
     return Launcher(process)

@@ -26,7 +26,6 @@ from consilience.graphs import Ring
 from consilience.types import Params, State
 from scorecard.federations import federation_of
 from scorecard.finding import Finding, Tally, demand
-from scorecard.mutated_frames import frames, judge
 from scorecard.spots import LIAR, Spot, at_hub, at_peer, begun, equal, introduce, rewritten
 
 # 13: what is not finite
@@ -211,20 +210,6 @@ def _peak() -> int:
 def _status(name: str) -> int:
     text = Path("/proc/self/status").read_text()
     return 1024 * int(text.partition(f"{name}:")[2].split()[0])
-
-
-# 16: damage
-
-
-def malformed(trials: int, folder: Path) -> Finding:
-    """Check 16: frames that were mutated at random; none is taken for a message that is written otherwise."""
-    tally = Tally()
-    for kind, frame in frames(trials):
-        with tally.trial(kind):
-            verdict = judge(frame)
-            tally.most("slowest (s)", verdict.seconds)
-            tally.count("refused" if verdict.refused else "another message, in its one writing")
-    return tally.finding()
 
 
 # 20: replays

@@ -1,37 +1,21 @@
-"""Configurations with mistakes: each must be planned, or refused in one line that names the field.
-
-`mutations(count, seed)` yields as many as are asked for, always the same ones; `judge` reads one as the
-command line would, plans the run, and raises `Failure` where anything else comes out than a plan or a
-UserError of one line that names the field. Within `bounded_memory` what takes gigabytes fails as well; what
-keeps a processor busy for `SECONDS` is given up.
-`python -m scorecard.mutated_configurations 10000 0` judges many.
-"""
+"""Configurations with mistakes: `mutations` yields as many as are asked for, always the same for a seed."""
 
 from __future__ import annotations
 
 import random
-import resource
-import signal
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
-import numpy as np
 import yaml
 
 from consilience.algorithms import ALIASES, METHODS
-from consilience.config import Config, load_config, read_config
-from consilience.data.dataset import Dataset
+from consilience.config import Config, read_config
 from consilience.data.partitioners import PARTITIONERS
 from consilience.deploy.agreeing import agree
-from consilience.deploy.files import described, federation_of
-from consilience.errors import UserError
-from consilience.experiment.planning import plan
+from consilience.deploy.files import described
 from consilience.graphs import TOPOLOGIES
 from consilience.learning.schedules import SCHEDULES
 from consilience.learning.solvers import SOLVERS
@@ -39,28 +23,13 @@ from consilience.models import MODELS
 from consilience.objectives import OBJECTIVES
 from consilience.rules import RULES
 from consilience.server_steps import SERVER_STEPS
-from consilience.sweep import read_study
 from consilience.transforms import TRANSFORMS
 
-SECONDS = 20
-"""How long a processor may be at work on one, whatever else the machine does."""
-MEMORY = 3 << 30
-"""How many bytes more than the process has already may be taken."""
-LONGEST = 2100
-"""How many characters a line may have, with the name of the file."""
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 Kind = Literal["run", "study", "member"]
 Place = tuple[Any, ...]
 Values = dict[str, Any]
-
-
-class Failure(AssertionError):  # noqa: N818 - it is one of the judged, not of this code
-    """A mutation came to something else than a plan, or one line that names the field."""
-
-
-class _Hang(BaseException):
-    pass
 
 
 @dataclass(frozen=True)
@@ -74,15 +43,6 @@ class Mutation:
     overrides: tuple[str, ...] = ()
     about: frozenset[str] = frozenset()
     """Words of which a line must have one to name the field; none: the line of the file will do."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What came of a mutation."""
-
-    valid: bool
-    line: str
-    """Why it was refused."""
 
 
 BASES: dict[str, Values] = {
@@ -355,104 +315,3 @@ def _damaged(text: str, draw: random.Random) -> str:
         ["\0", "\x07", "é", "\U0001f600", "\ufeff", "\x85", '"', "'", "#", "|", ">", ":", "\\", "}"]
     )
     return f"{text[:spot]}{odd}{text[spot + 1 :]}"
-
-
-@cache
-def tiny() -> Dataset:
-    """Data that are planned with in place of those that a file names."""
-    random = np.random.default_rng(0)
-    inputs = random.integers(0, 255, (240, 1, 28, 28), dtype=np.uint8)
-    targets, groups = np.arange(240) % 10, np.arange(240) // 10
-    rest: dict[str, Any] = {"groups": groups, "test_groups": groups[:60]}
-    return Dataset.from_arrays("mnist-sample", inputs, targets, inputs[:60], targets[:60], classes=10, **rest)
-
-
-def judge(mutation: Mutation, folder: Path) -> Verdict:
-    """What comes of a mutation, whose file is written to a folder; a Failure where it is nothing allowed."""
-    file = folder / "mutated.yaml"
-    file.write_text(mutation.text, encoding="utf-8", errors="surrogatepass")
-    try:
-        with _watched():
-            _use(mutation, file)
-    except UserError as error:
-        return _refused(mutation, str(error))
-    except _Hang as hang:
-        raise Failure(f"{mutation.name}: it takes more than {SECONDS} s") from hang
-    except Exception as error:
-        raise Failure(f"{mutation.name}: {type(error).__name__}: {str(error)[:300]}") from error
-    return Verdict(True, "")
-
-
-def _use(mutation: Mutation, file: Path) -> None:
-    """Read the file as the command line would, and plan what it asks for."""
-    if mutation.kind == "study":
-        read_study(file, mutation.overrides)
-        return
-    if mutation.kind == "member":
-        agree(federation_of(file, here=False))
-        return
-    load_config(file, mutation.overrides).resolved()
-    arms = plan(load_config(file, mutation.overrides, tiny()).resolved())
-    assert arms
-
-
-def _refused(mutation: Mutation, line: str) -> Verdict:
-    if "\n" in line or not line.isprintable() or len(line) > LONGEST:
-        raise Failure(f"{mutation.name}: no line that can be shown: {line[:300]!r}")
-    # A part that was put there may be blamed by its name.
-    given = " ".join((mutation.text, *mutation.overrides))
-    words = {*mutation.about, *(name for name in PARTS if name in given), "key", "line", "YAML"}
-    if mutation.about and not any(word and word.removesuffix("s") in line for word in words):
-        raise Failure(f"{mutation.name}: it names none of {sorted(mutation.about)}: {line[:300]}")
-    return Verdict(False, line)
-
-
-@contextmanager
-def _watched() -> Iterator[None]:
-    """What takes too long in it is given up."""
-
-    def give_up(number: int, frame: FrameType | None) -> None:
-        raise _Hang
-
-    before = signal.signal(signal.SIGPROF, give_up)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
-@contextmanager
-def bounded_memory() -> Iterator[None]:
-    """What takes gigabytes in it fails."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def main(count: int, seed: int, folder: Path) -> int:
-    """Judge so many, say what failed, and return how many did."""
-    failed = valid = 0
-    with bounded_memory():
-        for mutation in mutations(count, seed):
-            try:
-                valid += judge(mutation, folder).valid
-            except Failure as failure:
-                failed += 1
-                print(failure, flush=True)
-    print(
-        f"{count} mutations of seed {seed}: {valid} valid, {count - valid - failed} refused, {failed} failed"
-    )
-    return failed
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as place:
-        sys.exit(bool(main(int(sys.argv[1]), int(sys.argv[2]), Path(place))))

@@ -1,8 +1,7 @@
-"""Frames that somebody damaged, forged or wrote otherwise, and what may become of them.
+"""Frames that somebody damaged, forged or wrote otherwise.
 
-`frames(10_000)` gives so many, always the same for a seed, `crowded()` a few large ones; `judge` says what a
-reader makes of one. A forged frame has a digest that fits: whoever writes one can compute it. Nothing here
-needs pytest.
+`frames(10_000)` gives so many, always the same for a seed, `crowded()` a few large ones. A forged frame has a
+digest that fits: whoever writes one can compute it.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import hashlib
 import json
 import pickle
 import random
-import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -370,54 +367,3 @@ def crowded(size: int = 200_000) -> Iterator[Frame]:
     yield "groups of lists", parts.joined()
     parts.metadata["fields"] = {str(number): "" for number in range(size)}
     yield f"{size:,} fields", parts.joined()
-
-
-# What became of them.
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a reader made of a frame."""
-
-    refused: bool
-    """Whether it was refused by the reader's own error; if not, it is what an honest member would write."""
-    seconds: float
-    amplified: float
-    """The most memory that Python took, less what a small frame always takes, by the bytes of the frame."""
-
-
-ALLOWANCE = 2**20
-"""Bytes that may be taken whatever the frame."""
-
-
-def judge(
-    data: bytes,
-    read: Callable[[bytes], Any] = wire.decode,
-    write: Callable[..., bytes] = lambda *found: wire.encode(*found, empty=True),
-    error: type[Exception] = wire.WireError,
-) -> Verdict:
-    """What a reader makes of a frame; AssertionError where it reads something that is written otherwise.
-
-    Any exception but the reader's own goes through: that is a crash. Memory is counted where the caller has
-    started tracemalloc, which takes time.
-
-    Args:
-        data: The frame.
-        read: The reader.
-        write: The writer that inverts it.
-        error: What the reader raises for bytes that it refuses.
-    """
-    if tracemalloc.is_tracing():
-        tracemalloc.reset_peak()
-    before = tracemalloc.get_traced_memory()[0]
-    begun = time.perf_counter()
-    try:
-        found = read(data)
-    except error:
-        refused = True
-    else:
-        refused = False
-    seconds = time.perf_counter() - begun
-    taken = tracemalloc.get_traced_memory()[1] - before
-    assert refused or write(*found) == data, "something was read that is not written so"
-    return Verdict(refused, seconds, max(0, taken - ALLOWANCE) / max(1, len(data)))

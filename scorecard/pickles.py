@@ -142,8 +142,13 @@ OWN = np.zeros(3, int), np.zeros((3, 2)), np.zeros(3, int)
 GENERATED = {"kernels/descent.py", "kernels/triton_dense.py"}
 """Files that execute text, which they have written themselves from recorded arithmetic."""
 UNSAFE = {"eval", "exec", "compile", "__import__"}
-UNSAFE_CALLS = {("pickle", "load"), ("pickle", "loads"), ("marshal", "loads"), ("yaml", "load")}
-MODULES = {"dill", "cloudpickle", "shelve", "marshal", "joblib"}
+UNSAFE_CALLS = {("yaml", "load"), ("yaml", "load_all"), ("yaml", "unsafe_load"), ("yaml", "full_load")}
+MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "jsonpickle"}
+"""Modules that unpickle, or do what is as bad."""
+HARMLESS = {"UnpicklingError"}
+"""What may be used of them: torch raises it for files that it refuses."""
+LOADERS = {"torch": ("load", "weights_only", True), "np": ("load", "allow_pickle", False)}
+"""Functions that are safe with an option alone."""
 
 
 def dangerous(package: Path) -> list[str]:
@@ -157,21 +162,42 @@ def dangerous(package: Path) -> list[str]:
     return found
 
 
-def _danger(node: ast.AST) -> str | None:  # noqa: PLR0911
-    if isinstance(node, ast.Import) and MODULES & {one.name for one in node.names}:
-        return "imports what unpickles"
-    if not isinstance(node, ast.Call):
-        return None
+def _danger(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return _dangerous_import(node)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        used = node.value.id, node.attr
+        unsafe = used[0] in MODULES and used[1] not in HARMLESS
+        return ".".join(used) if unsafe or used in UNSAFE_CALLS else None
+    return _dangerous_call(node) if isinstance(node, ast.Call) else None
+
+
+def _dangerous_import(node: ast.Import | ast.ImportFrom) -> str | None:
+    """An import that unpickles, or that hides by another name what could."""
+    watched = MODULES | {"builtins", "yaml", "torch", "numpy"}
+    if isinstance(node, ast.Import):
+        hidden = [one.name for one in node.names if one.name in watched and one.asname not in {None, "np"}]
+        return f"imports {hidden[0]} by another name" if hidden else None
+    module, names = node.module or "", {one.name for one in node.names}
+    if module in MODULES and names - HARMLESS:
+        return f"imports from {module}"
+    unsafe = UNSAFE | {name for place, name in UNSAFE_CALLS if place == module}
+    unsafe |= {"load"} if module in {"torch", "numpy"} else set()
+    return f"imports {module}.{min(names & unsafe)}" if module in watched and names & unsafe else None
+
+
+def _dangerous_call(node: ast.Call) -> str | None:
+    """A call of what executes text, here or where it is handed on, or of a loader without its option."""
     name = node.func
+    handed_on = [one.id for one in (name, *node.args) if isinstance(one, ast.Name) and one.id in UNSAFE]
+    if handed_on:
+        return f"{handed_on[0]}()"
+    if not (
+        isinstance(name, ast.Attribute) and isinstance(name.value, ast.Name) and name.value.id in LOADERS
+    ):
+        return None
+    function, option, safe = LOADERS[name.value.id]
     options = {one.arg: one.value.value for one in node.keywords if isinstance(one.value, ast.Constant)}
-    if isinstance(name, ast.Name) and name.id in UNSAFE:
-        return f"{name.id}()"
-    if isinstance(name, ast.Attribute) and isinstance(name.value, ast.Name):
-        called = name.value.id, name.attr
-        if called in UNSAFE_CALLS:
-            return ".".join(called)
-        if called == ("torch", "load") and options.get("weights_only") is not True:
-            return "torch.load without weights_only=True"
-        if called in {("np", "load"), ("numpy", "load")} and options.get("allow_pickle") is not False:
-            return "np.load without allow_pickle=False"
+    if name.attr == function and options.get(option) is not safe:
+        return f"{name.value.id}.{function} without {option}={safe}"
     return None

@@ -22,6 +22,8 @@ from scorecard.flower_grid import as_a_server
 
 NODES, LIAR = 10, 0
 EXAMPLES = 100
+PAST = 10
+"""How many rounds there have been whose messages are sent again."""
 
 
 def net(seed: int) -> nn.Module:
@@ -110,12 +112,13 @@ def replays(trials: int, folder: Path) -> Finding:
     """
     tally = Tally()
     with as_a_server():
-        honest = [reply(node, models(1)[node]) for node in range(NODES)]
-        away = combined([one for node, one in enumerate(honest) if node != LIAR])
+        honest, draw = [reply(node, models(PAST)[node]) for node in range(NODES)], random.Random(20)
         for _ in range(trials):
-            old = reply(LIAR, models(0)[LIAR])
-            found = combined([old, *honest[1:]])
-            tally.note("replay", None if same(found, away) else "an old message was combined")
+            node, round_number = draw.randrange(NODES), draw.randrange(PAST)
+            others = [one for place, one in enumerate(honest) if place != node]
+            found = combined([reply(node, models(round_number)[node]), *others])
+            fault = None if same(found, combined(others)) else "an old message was combined"
+            tally.note(f"node {node}, of round {round_number}", fault)
     return tally.finding()
 
 

@@ -10,20 +10,25 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
+from consilience.experiment.folder import atomic_write
 from scorecard.checks import CHECKS, Check
+from scorecard.finding import reason
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "scorecard.json"
+SOURCES = ("src", "scorecard")
+"""What a result depends on: nothing else of the repository makes it old."""
 PATIENCE = 1800.0
 """Seconds after which a check is given up."""
+MERCY = 30.0
+"""Seconds that a check has to end what it has started."""
 PACKAGES = ("torch", "eclipse-zenoh", "flwr", "safetensors", "pydantic")
 
 Record = dict[str, Any]
@@ -40,66 +45,110 @@ def attacked(number: int, *, quick: bool) -> Record:
         with tempfile.TemporaryDirectory(prefix="scorecard-", ignore_cleanup_errors=True) as folder:
             try:
                 one = attack(trials, Path(folder)).written()
-            except Exception:
-                one = failed(traceback.format_exc().splitlines()[-1])
+            except Exception as error:
+                one = failed(reason(error))
         one["faults"] = [fault.replace(folder, "FOLDER") for fault in one["faults"]]
         found |= {name: one} if name else one
     return {**found, "quick": quick, "seconds": round(time.perf_counter() - begun, 1)}
 
 
-def failed(reason: str) -> Record:
+def failed(why: str) -> Record:
     """The finding of a check that did not come to its end."""
-    return {"trials": 1, "passed": 0, "figures": {}, "faults": [reason[:400]]}
+    return {"trials": 1, "passed": 0, "figures": {}, "faults": [why[:400]]}
 
 
-def apart(check: Check, *, quick: bool) -> Record:
-    """What a check finds in a process of its own."""
+def apart(check: Check, *, quick: bool, running: set[subprocess.Popen[str]]) -> Record:
+    """What a check finds in a process of its own.
+
+    Args:
+        check: Which.
+        quick: Whether with few trials.
+        running: Where that process is while it runs, for whoever wants to end it.
+    """
     load = os.getloadavg()[0]
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, "-m", "scorecard", "--one", str(check.number), "--results", file.name]
-        command += ["--quick"] if quick else []
+        process = subprocess.Popen(
+            command + ["--quick"] * quick,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is for this process, which ends that one
+        )
+        running.add(process)
         try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=PATIENCE,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
+            _, said = process.communicate(timeout=PATIENCE)
             text = Path(file.name).read_text()
-            found = json.loads(text) if text else failed((done.stderr.strip() or "it died").splitlines()[-1])
+            found = json.loads(text) if text else failed((said.strip() or "it died").splitlines()[-1])
         except subprocess.TimeoutExpired:
             found = failed(f"it took more than {PATIENCE:g} s")
-    return {**found, **here(), "load": [round(load, 2), round(os.getloadavg()[0], 2)]}
+        finally:
+            end(process)
+            running.discard(process)
+    # What has died knows neither; what has ended says it again.
+    known = {"quick": quick, "seconds": PATIENCE}
+    return {**known, **found, **here(), "load": [round(load, 2), round(os.getloadavg()[0], 2)]}
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Let a process clean up and end; it is killed where it does not."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.communicate(timeout=MERCY)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def run(
-    checks: Sequence[Check], results: Path, *, quick: bool, told: Callable[[Check, Record], None]
+    checks: Sequence[Check],
+    results: Path | None,
+    *,
+    quick: bool,
+    told: Callable[[Check, Record], None],
 ) -> dict[str, Record]:
     """Run checks, two at a time where no seconds are promised, and write results as they come.
 
+    Whoever interrupts it finds there what was found before, and nothing that was started goes on.
+
     Args:
         checks: Which.
-        results: A file that results are merged into.
+        results: A file that results are merged into; None: they are written nowhere.
         quick: Whether with few trials.
         told: Called with each result.
+
+    Returns:
+        The results of these checks.
     """
-    found, lock = read(results), Lock()
+    known, found, lock = read(results) if results else {}, dict[str, Record](), Lock()
+    running, stopped = set[subprocess.Popen[str]](), Event()
 
     def one(check: Check) -> None:
-        record = apart(check, quick=quick)
+        record = apart(check, quick=quick, running=running)
         with lock:
+            if stopped.is_set():
+                return  # it was ended, and has found nothing
             found[str(check.number)] = record
-            results.write_text(json.dumps({"checks": _sorted(found)}, indent=1) + "\n")
+            if results:
+                whole = {"checks": _sorted({**known, **found})}
+                atomic_write(results, (json.dumps(whole, indent=1) + "\n").encode())
             told(check, record)
 
-    for check in checks:
-        if check.alone:
-            one(check)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(one, [check for check in checks if not check.alone]))
+    for width, alone in ((1, True), (2, False)):
+        with ThreadPoolExecutor(width) as pool:
+            try:
+                for done in as_completed(pool.submit(one, check) for check in checks if check.alone is alone):
+                    done.result()
+            except BaseException:
+                stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in list(running):
+                    process.terminate()
+                raise
     return found
 
 
@@ -108,14 +157,33 @@ def read(results: Path) -> dict[str, Record]:
     return dict(json.loads(results.read_text())["checks"]) if results.is_file() else {}
 
 
+def missing(found: Mapping[str, Record]) -> list[int]:
+    """The checks without a whole result of the sources as they are."""
+    now = sources()
+    return [
+        check.number
+        for check in CHECKS
+        if (record := found.get(str(check.number))) is None or record["quick"] or record["commit"] != now
+    ]
+
+
 def _sorted(found: dict[str, Record]) -> dict[str, Record]:
     return {number: found[number] for number in sorted(found, key=int)}
 
 
 def kept(check: Check, record: Record) -> bool:
     """Whether a promise was kept: every trial passed, and figures are within their bounds."""
-    within = all(record["figures"].get(name, 0.0) <= bound for name, bound in check.bounds.items())
-    return within and record["passed"] == record["trials"] > 0
+    return record["passed"] == record["trials"] > 0 and not exceeded(check, record)
+
+
+def exceeded(check: Check, record: Record) -> list[str]:
+    """Figures that are larger than was promised, or were not measured, in words."""
+    found = {name: record["figures"].get(name) for name in check.bounds}
+    return [
+        f"{name}: {'no value' if value is None else f'{value:.3g}'}, and {check.bounds[name]:g} is promised"
+        for name, value in found.items()
+        if value is None or not value <= check.bounds[name]
+    ]
 
 
 def here() -> Record:
@@ -125,10 +193,16 @@ def here() -> Record:
     machine = f"{models[0] if models else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain") else ""),
+        "commit": sources(),
         "machine": machine,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
     }
+
+
+def sources() -> str:
+    """The last commit that has changed what is measured; with a plus where that has changed since."""
+    changed = _git("status", "--porcelain", "--", *SOURCES)
+    return _git("log", "-1", "--format=%h", "--", *SOURCES) + ("+" if changed else "")
 
 
 def _git(*command: str) -> str:

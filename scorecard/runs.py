@@ -8,10 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+from consilience.api import load_model
 from consilience.config.config import read_config
-from consilience.experiment import Arm, Listener, execution
+from consilience.experiment import Arm, Listener, execution, resume
 from consilience.experiment.folder import CLIENTS, METRICS, SUMMARY, RunFolder
+from consilience.experiment.reading import read_run
 from scorecard.finding import demand
 from scorecard.launching import Process, launcher
 
@@ -29,8 +32,6 @@ FRAGILE: dict[str, Any] = {
     "evaluate": {"every": 10},
     "device": "cpu",
 }
-UNREAD = (".png", ".lock", ".tmp")
-"""How files end that nothing is ever read from."""
 
 
 def harvest(path: Path) -> dict[str, Any]:
@@ -47,6 +48,18 @@ def harvest(path: Path) -> dict[str, Any]:
         found[name] = [{key: value for key, value in one.items() if key not in untimed} for one in records]
     found["digest"] = json.loads((path / SUMMARY).read_text())["digest"]
     return found
+
+
+def gone_on(path: Path) -> dict[str, Any]:
+    """What a run leaves behind that goes on to its end, if there is any left; all of it is read again."""
+    resume(path)
+    read_run(path)
+    for model in (path / "weights").rglob("*.safetensors"):
+        load_model(model)
+    for state in (path / "states").glob("*.safetensors"):
+        label, _, rounds = unquote(state.stem).rpartition("@")
+        RunFolder(path).load_state(label, int(rounds))
+    return harvest(path)
 
 
 class Commands:
@@ -93,18 +106,17 @@ class _Stop(Listener):
 
 def interrupted(path: Path) -> Path:
     """A run that was stopped in its second method, after a checkpoint, with all files that a run has."""
-    changes = {"rounds": 4, "checkpoint": {"every": 2}, "evaluate": {"every": 2}}
+    changes = {
+        "rounds": 4,
+        "checkpoint": {"every": 2},
+        "evaluate": {"every": 2},
+        "memories": {"resident": "never"},  # in files of their own
+    }
     try:
         execution.run(read_config({**FRAGILE, **changes}), folder=RunFolder(path), listener=_Stop(7))
     except KeyboardInterrupt:
         return path
     raise AssertionError("it was not stopped")
-
-
-def files_of(path: Path) -> list[Path]:
-    """The files of a run that are ever read again."""
-    found = (one for one in sorted(path.rglob("*")) if one.is_file())
-    return [one.relative_to(path) for one in found if not one.name.endswith(UNREAD)]
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def impostors(trials: int, folder: Path) -> Finding:
         address = f"tls/127.0.0.1:{one.ports[0]}"
         for trial in range(trials):
             liar, victim = (3, 1) if trial % 2 else (1, 3)
-            kind = ("word", "message", "key")[trial % 3] if trial < 6 else "word"
+            kind = ("word", "key", "message")[trial % 3]
             with tally.trial(f"{kind} of {liar} as {victim}"):
                 if kind == "message":  # under its own name, and with another's inside
                     reason, _ = at_peer().hear(rewritten(at_peer().honest, sender=0))
@@ -60,10 +60,13 @@ def impostors(trials: int, folder: Path) -> Finding:
                     said = victim if kind == "key" else liar
                     kept = session.liveliness().declare_token(token(terms.run, said, trial + 1))
                     word = Word(victim, 0, trial + 1, 1, 0, 0, 0, degree=2, ends=0).encode(terms)
-                    while len(one.refusals(0)) == before:  # it may not be connected yet
+
+                    def lie(session=session, said=said, victim=victim, word=word) -> None:
                         session.put(spoken(terms.run, said, 0, WORD), word)
                         say(session, spoken(terms.run, victim, 0, 0))
-                        time.sleep(0.2)
+
+                    # It may not be connected yet.
+                    until(lambda lie=lie, before=before: lie() or len(one.refusals(0)) > before)
                     until(lambda trial=trial: read_lines(folder / f"liar {trial}" / "audit.jsonl"))
                     kept.undeclare()
                     subscribed.undeclare()

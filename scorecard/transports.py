@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,16 @@ def _shuffled(values: Mapping[int, Any], draw: random.Random) -> dict[int, Any]:
     return dict(found)
 
 
+@dataclass
 class ShuffledGrid(Loop):
     """A Grid that gives replies one at a time, in any order."""
+
+    draw: random.Random = field(default_factory=random.Random)
 
     def pull_messages(self, message_ids: Any) -> list[Any]:
         """One reply, whichever."""
         ready = sorted(number for number in message_ids if number in self.replies)
-        return [self.replies.pop(random.Random(len(self.replies)).choice(ready))] if ready else []
+        return [self.replies.pop(self.draw.choice(ready))] if ready else []
 
 
 def _over_grid(config: Any, folder: Path, draw: random.Random) -> State:
@@ -92,7 +96,7 @@ def _over_grid(config: Any, folder: Path, draw: random.Random) -> State:
     with as_a_server(), places(folder) as place:
         here = place(config)
         nodes = _shuffled(here.grid.nodes, draw)
-        grid = ShuffledGrid(nodes, here.grid.file)
+        grid = ShuffledGrid(nodes, here.grid.file, draw=draw)
         here.hub.mkdir()
         carrier = GridCarrier(grid, len(nodes), deadline=60.0, file=here.folder / "nodes.json")
         serve(here.agreement, carrier, here.hub, wait=lambda: None)

@@ -26,7 +26,8 @@ from consilience.wire import (
     encode_tensors,
     message_bytes,
 )
-from scorecard.mutated_frames import crowded, frames, judge
+from scorecard.frames import judge
+from scorecard.mutated_frames import crowded, frames
 
 SHARED = torch.tensor([1.0, -2.0, 3.0, 0.5, 7.0])
 MESSAGES: dict[str, State] = {

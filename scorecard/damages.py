@@ -1,26 +1,20 @@
-"""Damage to the files of a run, one bit or a file's end at a time, and what becomes of it.
-
-It depends on nothing but what reads a folder, so that tests and scorecards share it:
-
-    for damage in damages(folder, random.Random(0), flips=500, cuts=200):
-        verdict, said = attack(folder, scratch, damage, read, expected)
-        assert verdict in FINE
-"""
+"""Damage to the files of a run, one bit or a file's end at a time, and what becomes of it."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from consilience.errors import UserError
 
-NEVER_READ = (".lock", ".png")
+NEVER_READ = (".lock", ".png", ".tmp")
 """How the names of files end that nothing of the library reads again."""
 
+Kind = Literal["flip", "cut"]
 Verdict = Literal["refused", "same", "changed", "unnamed", "crashed"]
 """Refused in a line that names the file; nothing changed; another result; a line without it; a traceback."""
 FINE = ("refused", "same")
@@ -32,7 +26,7 @@ class Damage:
 
     file: str
     """Where it lies in the folder."""
-    kind: Literal["flip", "cut"]
+    kind: Kind
     place: int
     """The bit that is turned over, or how many bytes are left."""
 
@@ -48,19 +42,15 @@ class Damage:
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of a run that somebody may read again."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    """The files of a run that somebody may read again, and that hold something."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size)
     return [str(path.relative_to(folder)) for path in found if not path.name.endswith(NEVER_READ)]
 
 
-def damages(folder: Path, source: random.Random, *, flips: int, cuts: int) -> Iterator[Damage]:
-    """So many bits and ends of every file that is not empty, drawn at random."""
-    for file in files_of(folder):
-        size = (folder / file).stat().st_size
-        for _ in range(flips if size else 0):
-            yield Damage(file, "flip", source.randrange(8 * size))
-        for _ in range(cuts if size else 0):
-            yield Damage(file, "cut", source.randrange(size))
+def damage_to(folder: Path, file: str, kind: Kind, draw: random.Random) -> Damage:
+    """Some bit or end of a file, drawn at random."""
+    size = (folder / file).stat().st_size
+    return Damage(file, kind, draw.randrange(8 * size if kind == "flip" else size))
 
 
 def attack(
@@ -70,7 +60,7 @@ def attack(
 
     Args:
         folder: A run's, which stays as it is.
-        scratch: Where a copy of it is damaged.
+        scratch: Where a copy of it is damaged, and left.
         damage: What is done to the copy.
         read: Goes on with a run, or reads it.
         expected: What comes out of that where nothing is damaged.
