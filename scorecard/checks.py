@@ -210,7 +210,7 @@ CHECKS = [
         16,
         "malformed frames",
         "no crash, no hang over 1 s, none accepted",
-        "frames flipped, cut, extended, spliced, their headers rewritten",
+        "flipped, cut, extended, spliced, headers rewritten; what is well formed goes to a hub and a peer",
         "frames.malformed",
         10_000,
         quick=400,

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from consilience.errors import UserError
 from consilience.experiment import resume
 from consilience.experiment.folder import CHECKPOINT
 from scorecard.damages import FINE, Kind, attack, damage_to, files_of
-from scorecard.finding import Finding, Tally, demand
+from scorecard.finding import Finding, Tally, demand, reason
 from scorecard.runs import FRAGILE, Commands, checkpoint_loads, gone_on, interrupted, silent
 
 # 2: killed inside a write
@@ -67,7 +68,7 @@ def _damaged(trials: int, folder: Path, kind: Kind, draw: random.Random) -> Find
             tally.count("refused by name" if verdict == "refused" else "the same result to the bit")
             if "--previous" in said or (verdict, run, file) == ("refused", before, CHECKPOINT):
                 fault = fault or _previous_fault(path, said, expected)
-                tally.count("previous checkpoint offered, and ends alike")
+                tally.count("previous checkpoint offered")
             tally.note(f"{file}, {kind} at {damage.place}", fault)
     tally.figures["files"] = len(targets)
     return tally.finding()
@@ -77,8 +78,13 @@ def _previous_fault(path: Path, said: str, expected: dict[str, object]) -> str |
     """What is wrong with an offer to go on from the checkpoint before the last, or without one."""
     if "--previous" not in said:
         return f"the previous checkpoint is not offered: {said}"
-    resume(path, previous=True)
-    return None if gone_on(path) == expected else "the previous checkpoint ends otherwise"
+    try:
+        resume(path, previous=True)
+        return None if gone_on(path) == expected else "the previous checkpoint ends otherwise"
+    except UserError as error:  # nothing else was promised, and nothing is wrong with the result
+        return None if "--previous` may go on" in said else f"the offer does not hold: {error}"
+    except Exception as error:
+        return reason(error)
 
 
 # 5: no room
@@ -139,7 +145,8 @@ def nowhere(trials: int, folder: Path) -> Finding:
     closed, file = folder / "closed", folder / "file"
     file.write_text("mine")
     with mounted(closed, "ro,size=1m") as real:
-        closed.chmod(0o555)
+        if not real:
+            closed.chmod(0o555)
         possible = real or os.geteuid() != 0  # root can write wherever the file system lets it
         if not possible:
             tally.figures["left out"] = "read-only: a mount is not permitted, and root may write anywhere"

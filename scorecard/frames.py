@@ -12,16 +12,20 @@ from typing import Any
 from consilience import wire
 from scorecard.finding import Finding, Tally
 from scorecard.mutated_frames import frames
+from scorecard.spots import at_hub, at_peer
 
 
 def malformed(trials: int, folder: Path) -> Finding:
-    """Check 16: frames that were mutated at random; none is taken for a message that is written otherwise."""
+    """Check 16: frames that were mutated at random; none is combined, or read that is written otherwise."""
     tally = Tally()
     for kind, frame in frames(trials):
         with tally.trial(kind):
             verdict = judge(frame)
             tally.most("slowest (s)", verdict.seconds)
-            tally.count("refused" if verdict.refused else "another message, in its one writing")
+            if not verdict.refused:  # it is well formed, but nothing that a member would say
+                for spot in (at_hub(), at_peer()):
+                    spot.check(frame)
+            tally.count("refused by the reader" if verdict.refused else "well formed, and refused by members")
     return tally.finding()
 
 

@@ -60,16 +60,14 @@ def not_finite(trials: int, folder: Path) -> Finding:
     spots = (at_hub("hwa"), at_peer("dechw"))
     variants = list(product(("params", "importance"), SPOILS))[:trials]
     for group, spoil in variants:
-        faults = []
-        for spot in spots:
-            lie = rewritten(spot.honest, _first_of(group, SPOILS[spoil]))
-            reason, state = spot.hear(lie)
-            faults.append(spot.fault(lie))
-            if "not finite" not in str(reason):
-                faults.append(f"{spot.name}: refused because {reason}")
-            if not all(value.isfinite().all() for value in tree.flatten(state).values()):
-                faults.append(f"{spot.name}: the model is not finite")
-        tally.note(f"{spoil} in {group}", *faults)
+        with tally.trial(f"{spoil} in {group}"):
+            for spot in spots:
+                lie = rewritten(spot.honest, _first_of(group, SPOILS[spoil]))
+                reason, state = spot.hear(lie)
+                finite = all(value.isfinite().all() for value in tree.flatten(state).values())
+                demand(finite, f"{spot.name}: the model is not finite")
+                spot.check(lie)
+                demand("not finite" in str(reason), f"{spot.name}: refused because {reason}")
     return tally.finding()
 
 
@@ -119,7 +117,8 @@ def other_forms(trials: int, folder: Path) -> Finding:
     for trial in range(trials):
         kind, spot = list(FORMS)[trial % len(FORMS)], spots[trial % 2]
         lie = rewritten(spot.honest, lambda m, k=kind: {**m, "params": FORMS[k](m["params"], draw)})
-        tally.note(kind, spot.fault(lie))
+        with tally.trial(kind):
+            spot.check(lie)
     return tally.finding()
 
 
@@ -299,19 +298,22 @@ def other_rounds(trials: int, folder: Path) -> Finding:
     spots = (at_hub("fedavg", FARTHEST), at_peer("fedavg", FARTHEST))
     for offset in sorted(range(-FARTHEST, FARTHEST + 1), key=abs)[:trials]:
         for spot in spots:
-            tally.note(f"{spot.name}, {offset:+d}", _round_fault(spot, offset))
-        tally.note(f"mailbox, {offset:+d}", _box_fault(offset))
+            with tally.trial(f"{spot.name}, {offset:+d}"):
+                _in_round(spot, offset)
+        with tally.trial(f"mailbox, {offset:+d}"):
+            _in_box(offset)
     return tally.finding()
 
 
-def _round_fault(spot: Spot, offset: int) -> str | None:
+def _in_round(spot: Spot, offset: int) -> None:
     message = rewritten(spot.honest, round=wire.decode(spot.honest)[1].round + offset)
     if offset:
-        return spot.fault(message)
-    return None if spot.hear(message)[0] is None else "the current round was refused"
+        spot.check(message)
+    else:
+        demand(spot.hear(message)[0] is None, "the current round was refused")
 
 
-def _box_fault(offset: int) -> str | None:
+def _in_box(offset: int) -> None:
     box, data = Mailbox([LIAR]), b"0123456789"
     box.turn({10: len(data), 11: len(data)})
     box.appear(LIAR, 1)
@@ -321,6 +323,5 @@ def _box_fault(offset: int) -> str | None:
         taken = True
     except RefusedError:
         taken = False
-    if taken != (offset in (0, 1)):
-        return "it was taken" if taken else "it was refused"
-    return None if box.arrived(10) == ({LIAR: data} if offset == 0 else {}) else "another exchange has it"
+    demand(taken == (offset in (0, 1)), "it was taken" if taken else "it was refused")
+    demand(box.arrived(10) == ({LIAR: data} if offset == 0 else {}), "another exchange has it")

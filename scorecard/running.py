@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -10,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import Any
 
 from consilience.experiment.folder import atomic_write
@@ -57,51 +58,70 @@ def failed(why: str) -> Record:
     return {"trials": 1, "passed": 0, "figures": {}, "faults": [why[:400]]}
 
 
-def apart(check: Check, *, quick: bool, running: set[subprocess.Popen[str]]) -> Record:
-    """What a check finds in a process of its own.
+class Running:
+    """The processes of checks that run, all of which can be ended at once."""
 
-    Args:
-        check: Which.
-        quick: Whether with few trials.
-        running: Where that process is while it runs, for whoever wants to end it.
-    """
-    load = os.getloadavg()[0]
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [sys.executable, "-m", "scorecard", "--one", str(check.number), "--results", file.name]
+    def __init__(self) -> None:
+        self._processes, self._lock = set[subprocess.Popen[str]](), Lock()
+        self.stopped = False
+
+    @contextlib.contextmanager
+    def process(self, *command: str) -> Iterator[subprocess.Popen[str]]:
+        """A process, which has ended when it is left."""
         process = subprocess.Popen(
-            command + ["--quick"] * quick,
+            command,
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for this process, which ends that one
+            start_new_session=True,  # Ctrl-C is for this process, which then ends that one
         )
-        running.add(process)
+        with self._lock:
+            self._processes.add(process)
+            if self.stopped:
+                process.terminate()
         try:
-            _, said = process.communicate(timeout=PATIENCE)
-            text = Path(file.name).read_text()
-            found = json.loads(text) if text else failed((said.strip() or "it died").splitlines()[-1])
-        except subprocess.TimeoutExpired:
-            found = failed(f"it took more than {PATIENCE:g} s")
+            yield process
         finally:
-            end(process)
-            running.discard(process)
-    # What has died knows neither; what has ended says it again.
-    known = {"quick": quick, "seconds": PATIENCE}
-    return {**known, **found, **here(), "load": [round(load, 2), round(os.getloadavg()[0], 2)]}
+            if process.poll() is None:
+                _end(process)
+            with self._lock:
+                self._processes.discard(process)
+
+    def stop(self) -> None:
+        """Ask all to end, also those that are about to be started."""
+        with self._lock:
+            self.stopped = True
+            for process in self._processes:
+                process.terminate()
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str]) -> None:
     """Let a process clean up and end; it is killed where it does not."""
-    if process.poll() is not None:
-        return
     process.terminate()
     try:
         process.communicate(timeout=MERCY)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
+
+
+def apart(check: Check, *, quick: bool, running: Running) -> Record:
+    """What a check finds in a process of its own."""
+    load = os.getloadavg()[0]
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [sys.executable, "-m", "scorecard", "--one", str(check.number), "--results", file.name]
+        with running.process(*command, *["--quick"] * quick) as process:
+            try:
+                _, said = process.communicate(timeout=PATIENCE)
+                text = Path(file.name).read_text()
+                found = json.loads(text) if text else failed((said.strip() or "it died").splitlines()[-1])
+            except subprocess.TimeoutExpired:
+                found = failed(f"it took more than {PATIENCE:g} s")
+    # What has died knows neither; what has ended says it again.
+    known = {"quick": quick, "seconds": PATIENCE}
+    return {**known, **found, **here(), "load": [round(load, 2), round(os.getloadavg()[0], 2)]}
 
 
 def run(
@@ -125,12 +145,12 @@ def run(
         The results of these checks.
     """
     known, found, lock = read(results) if results else {}, dict[str, Record](), Lock()
-    running, stopped = set[subprocess.Popen[str]](), Event()
+    running = Running()
 
     def one(check: Check) -> None:
         record = apart(check, quick=quick, running=running)
         with lock:
-            if stopped.is_set():
+            if running.stopped:
                 return  # it was ended, and has found nothing
             found[str(check.number)] = record
             if results:
@@ -144,10 +164,8 @@ def run(
                 for done in as_completed(pool.submit(one, check) for check in checks if check.alone is alone):
                     done.result()
             except BaseException:
-                stopped.set()
+                running.stop()
                 pool.shutdown(wait=False, cancel_futures=True)
-                for process in list(running):
-                    process.terminate()
                 raise
     return found
 

@@ -18,6 +18,7 @@ from consilience.deploy.site import Site
 from consilience.graphs import Ring
 from consilience.types import State
 from scorecard.federations import Federation, federation_of
+from scorecard.finding import demand
 
 LIAR = 1
 
@@ -42,12 +43,11 @@ class Spot:
     hear: Callable[[bytes | None], tuple[str | None, State]]
     """From what the liar says to why it is refused, and to what the receiver then has."""
 
-    def fault(self, lie: bytes) -> str | None:
-        """Why a lie was not dealt with as promised: refused with a reason, and as if its sender were away."""
+    def check(self, lie: bytes) -> None:
+        """Demand that a lie is refused with a reason, and that all is as if its sender were away."""
         reason, state = self.hear(lie)
-        if reason is None:
-            return f"{self.name}: it was not refused"
-        return None if equal(state, self.away) else f"{self.name}: refused, but the model is another one"
+        demand(reason is not None, f"{self.name}: it was not refused")
+        demand(equal(state, self.away), f"{self.name}: refused, but the model is another one")
 
 
 def begun(place: Federation) -> tuple[Hub, dict[int, Site]]:

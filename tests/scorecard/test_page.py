@@ -15,7 +15,7 @@ from scorecard import running
 from scorecard.checks import CHECKS, Check
 from scorecard.finding import Tally, demand
 from scorecard.page import page
-from scorecard.running import RESULTS, ROOT, exceeded, kept, missing, read, run
+from scorecard.running import RESULTS, ROOT, Running, exceeded, kept, missing, read, run
 
 ABOUT = {"quick": False, "seconds": 1.0, "load": [0.1, 0.2], "machine": "m", "commit": "c", "versions": {}}
 
@@ -96,13 +96,12 @@ def test_an_interrupted_scorecard_keeps_what_it_has_and_ends_what_it_started(
 ):
     results, processes = tmp_path / "results.json", []
 
-    def apart(check: Check, *, running: set[subprocess.Popen[str]], **_: Any) -> dict[str, Any]:
-        if check.number == 3:
-            return record()
-        processes.append(subprocess.Popen(["sleep", "100"], text=True))
-        running.add(processes[-1])
-        processes[-1].wait()
-        return record(passed=0)
+    def apart(check: Check, *, running: Running, **_: Any) -> dict[str, Any]:
+        if check.number != 3:
+            with running.process("sleep", "100") as process:
+                processes.append(process)
+                process.wait()
+        return record()
 
     def told(check: Check, one: dict[str, Any]) -> None:
         raise KeyboardInterrupt
@@ -118,8 +117,8 @@ def test_a_check_ends_with_who_has_started_it(tmp_path: Path):
     """It is killed, and cannot say so; what the check has started ends, too."""
     code = (
         "import subprocess, sys, time\n"
-        "from scorecard.__main__ import stop_with_parent\n"
         "if sys.argv[1:]:\n"
+        "    from scorecard.__main__ import stop_with_parent\n"
         "    stop_with_parent()\n"
         "    try:\n"
         "        print(1, flush=True)\n"

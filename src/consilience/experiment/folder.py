@@ -162,17 +162,18 @@ class RunFolder:
         try:
             yield
         except DamageError as error:
-            raise UserError(f"{error}; {self._way_on()}") from None
+            raise UserError(f"{error}; {self._way_on(str(error))}") from None
 
-    def _way_on(self) -> str:
+    def _way_on(self, damage: str) -> str:
         """What can be done about a file that is damaged."""
+        # Both checkpoints may count on the same rows of memories: who reads them finds out.
+        surely = "may go" if str(self.path / MEMORIES) in damage else "goes"
         try:
             before = self._read_checkpoint(PREVIOUS)
             if before is not None:
                 self._check(before)
-                return (
-                    f"`consilience resume {self.path} --previous` goes on from the checkpoint before the last"
-                )
+                command = f"`consilience resume {self.path} --previous`"
+                return f"{command} {surely} on from the checkpoint before the last"
         except (UserError, OSError):
             pass
         return (
