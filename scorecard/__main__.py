@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 from scorecard.checks import CHECKS, Check
+from scorecard.launching import stop_with_parent
 from scorecard.page import page
 from scorecard.running import RESULTS, ROOT, Record, attacked, exceeded, kept, missing, read, run
 
@@ -81,19 +78,6 @@ def arguments() -> argparse.Namespace:
         if options.quick and not known[number].quick:
             parser.error(f"check {number} cannot be done with few trials")
     return options
-
-
-def stop_with_parent() -> None:
-    """End this process in order, and what it has started, once it is told to or its parent is gone."""
-    parent = os.getppid()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def tell(check: Check, record: Record) -> None:

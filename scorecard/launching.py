@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -119,3 +120,16 @@ def launcher() -> Launcher:
     )
     atexit.register(_close, process)
     return Launcher(process)
+
+
+def stop_with_parent() -> None:
+    """End this process in order, and what it has started, once it is told to or its parent is gone."""
+    parent = os.getppid()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()

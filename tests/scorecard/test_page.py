@@ -118,7 +118,7 @@ def test_a_check_ends_with_who_has_started_it(tmp_path: Path):
     code = (
         "import subprocess, sys, time\n"
         "if sys.argv[1:]:\n"
-        "    from scorecard.__main__ import stop_with_parent\n"
+        "    from scorecard.launching import stop_with_parent\n"
         "    stop_with_parent()\n"
         "    try:\n"
         "        print(1, flush=True)\n"
