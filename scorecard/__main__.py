@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def main() -> int:
     if options.missing:
         numbers = missing(read(results or RESULTS))
     chosen = [check for check in CHECKS if check.number in numbers]
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have them ignored, or end without a word
+        signal.signal(number, signal.default_int_handler)
     try:
         found = run(chosen, results, quick=options.quick, told=tell)
     except KeyboardInterrupt:

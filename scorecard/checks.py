@@ -83,7 +83,7 @@ CHECKS = [
         3,
         "bit flips in every file of a run",
         "refused by name, the previous checkpoint offered where it serves; or the same result to the bit",
-        "one bit, file after file, of a run that was stopped and of one that has ended; then resumed and read",
+        "one bit, file after file, of a run that was stopped and one that has ended; then resumed and read",
         "files.flips",
         500,
         quick=34,
