@@ -119,6 +119,7 @@ def disk_full(trials: int, folder: Path) -> Finding:
                 demand(commands.whole(path) == expected, "the resumed run ends otherwise")
             ballast.unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
+    tally.need("runs that found no room")
     return tally.finding()
 
 

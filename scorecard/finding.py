@@ -83,6 +83,12 @@ class Tally:
         yield
         self.most(name, time.perf_counter() - begun)
 
+    def need(self, name: str) -> None:
+        """Count as a fault that fewer attacks than half of the trials hit anything: they would say little."""
+        hits = int(self.figures.get(name, 0))
+        if hits < self.trials / 2:
+            self.note("the attack itself", f"{name}: {hits} in {self.trials} trials")
+
     def finding(self) -> Finding:
         """What there is so far."""
         return Finding(self.trials, self.passed, self.figures, tuple(self._faults))

@@ -32,6 +32,7 @@ def killed(trials: int, folder: Path) -> Finding:
     _killed_hubs(trials - peers - runs, folder / "hubs", draw, tally)
     if peers:
         _killed_peers(peers, folder / "peers", draw, tally)
+    tally.need("kills that hit")
     return tally.finding()
 
 
@@ -150,4 +151,5 @@ def stopped(trials: int, folder: Path) -> Finding:
             demand(code in (0, 128 + number), f"it ended with {code}: {said[-300:]}")
             demand(code == 0 or f"consilience resume {path}" in said, f"it says nothing: {said[-300:]!r}")
             demand(commands.whole(path) == expected, "the resumed run ends otherwise")
+    tally.need("signals that hit")
     return tally.finding()

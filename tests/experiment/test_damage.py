@@ -104,6 +104,16 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before_if_somebody_says_so(
         resume(path, data=blobs, previous=True)
 
 
+def test_nothing_is_promised_where_both_checkpoints_may_count_on_what_is_damaged(
+    unfinished, tmp_path, going_on
+):
+    path = shutil.copytree(unfinished, tmp_path / "run")
+    (file,) = (path / "memories").glob("*scaffold*")
+    file.write_bytes(b"")
+    with pytest.raises(UserError, match=r"is damaged: it is shorter .* --previous` may go on"):
+        going_on(path)
+
+
 def test_a_run_killed_between_two_checkpoints_goes_on_from_the_first(unfinished, tmp_path, going_on):
     path = shutil.copytree(unfinished, tmp_path / "run")
     whole = going_on(shutil.copytree(unfinished, tmp_path / "whole"))

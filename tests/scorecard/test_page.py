@@ -76,6 +76,16 @@ def test_a_trial_that_raises_has_failed_and_the_next_goes_on():
     assert finding.figures == {"slowest (s)": 1.0}
 
 
+def test_attacks_that_hit_nothing_are_a_fault():
+    tally = Tally()
+    for hit in (1, 0, 0):
+        tally.note("run")
+        tally.count("kills that hit", hit)
+    tally.need("kills that hit")
+    assert tally.finding().faults == ("the attack itself: kills that hit: 1 in 3 trials",)
+    assert not tally.finding().kept
+
+
 def test_a_promise_that_was_broken_says_so_in_its_own_words():
     tally = Tally()
     with tally.trial("trial"):
