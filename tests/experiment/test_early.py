@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from consilience.errors import UserError
 from consilience.experiment import early
 from consilience.experiment import execution as experiment
 from consilience.experiment import folder as run_folder
@@ -131,6 +132,23 @@ def test_arms_go_whole_while_there_are_as_many_replicas_as_workers(configure, ha
     assert whole(2, stop_when={"patience": 3}) == [False, False, False]
     # Memories in files stay with the files; FedAvg has none.
     assert whole(1, memories={"resident": "never"}) == [True, False, False]
+
+
+def test_a_cluster_that_cannot_be_reached_costs_no_earlier_run(configure, harvest, monkeypatch, tmp_path):
+    def hands_of(arm):
+        raise UserError("cluster: no Ray cluster answers at nowhere")
+
+    folder = RunFolder(tmp_path / "run")
+    experiment.run(configure(), folder=folder)
+    before = harvest(folder.path)
+    monkeypatch.setattr(early, "hands_of", hands_of)
+    lost = configure(executor="ray", cluster="nowhere")
+    with pytest.raises(UserError, match="nowhere"):
+        experiment.run(lost, folder=RunFolder(folder.path), existing="overwrite")
+    assert harvest(folder.path) == before
+    with pytest.raises(UserError, match="nowhere"):
+        experiment.run(lost, folder=RunFolder(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("functions", [False, True])

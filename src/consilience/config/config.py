@@ -219,6 +219,10 @@ class Config(Section):
             raise UserError(f"topology has {nodes} nodes, but clients is {self.clients}")
         if not self.executor.startswith("ray") and (self.workers is not None or self.cluster != "auto"):
             raise UserError("workers and cluster are those of executor: ray; set it, or leave these out")
+        if self.executor.startswith("ray") and ":" in self.device:
+            raise UserError(
+                f"device {self.device}: each worker of executor: ray has a GPU of its own; set device: cuda"
+            )
         if not self.cluster.strip():
             raise UserError("cluster: an address, auto or local is needed")
         if not self.participation > 0:

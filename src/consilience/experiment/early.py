@@ -190,6 +190,12 @@ class Early:
             dispatch.hands.close()
 
 
+def reach_clusters(arms: Sequence[Arm]) -> None:
+    """Refuse clusters that cannot be reached, among those that arms are to be computed on."""
+    for arm in {_place(arm): arm for arm in arms if arm.scene.executor.startswith("ray")}.values():
+        hands_of(arm)
+
+
 def hands_of(arm: Arm) -> Hands:
     """The workers that an arm is to be computed by."""
     from consilience.engine.spread.on_ray import RayHands, staff_of

@@ -21,7 +21,7 @@ from consilience.engine.rounds.simulation import Simulation
 from consilience.engine.spread.journey import Journey
 from consilience.errors import Paused
 from consilience.experiment.checkpoint import Checkpoint
-from consilience.experiment.early import Early, pace_of
+from consilience.experiment.early import Early, pace_of, reach_clusters
 from consilience.experiment.folder import (
     CLIENTS,
     METRICS,
@@ -101,6 +101,8 @@ def run(
     with repeatable(config.torch_device, config.precision), bounded(config.torch_device, memory):
         if folder is None:
             return _execute(config, arms, None, listener, functions, pause)
+        if existing != "resume":  # one that cannot be reached must not cost what was there before
+            reach_clusters(arms)
         with folder.locked(), folder.advised():
             folder.prepare(config.written(), existing)
             return _execute(config, arms, folder, listener, functions, pause)

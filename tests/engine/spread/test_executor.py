@@ -212,6 +212,15 @@ def test_a_test_set_is_scored_in_pieces_where_that_pays():
     assert pieces(500, 2e9, 1_000_000, 8) == 1  # a single batch
 
 
+def test_operations_are_not_counted_where_a_test_set_cannot_be_divided():
+    """To count them takes a second the first time."""
+    subject = prepare(METHODS["fedavg"]())
+    simulation, here = spread(lambda: simulation_of(subject, Layout()), 2)
+    simulation.step()
+    assert here.parts
+    assert not simulation.world.task._traces
+
+
 def test_outcomes_come_back_in_the_order_of_jobs():
     parts = [
         Done({"g": {"v": np.array([rows], dtype=np.float32).T}}, {}, np.array([True] * len(rows)), {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -119,3 +120,31 @@ def test_a_command_looks_for_workers_before_it_reads_in_earnest(tmp_path, text, 
     if text is not None:
         file.write_text(text)
     assert app._said_of_workers(file, overrides) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (joining.SETTINGS, True),
+        (b"HTTP/1.0 505 HTTP Version Not Supported\r\n", False),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", False),
+        (b"", False),
+    ],
+)
+def test_only_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster(said, expected, monkeypatch):
+    """Ray would try to talk to any other for many minutes."""
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+
+    def serve():
+        connection, _ = server.accept()
+        with connection:
+            heard = b""
+            while len(heard) < len(joining.GREETING):
+                heard += connection.recv(100)
+            connection.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert joining._answers(f"127.0.0.1:{server.getsockname()[1]}") == expected
+        thread.join()

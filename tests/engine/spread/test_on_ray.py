@@ -214,17 +214,29 @@ def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch, tmp_path):
     monkeypatch.setattr(on_ray, "STAFF", {})
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     for address in (dead, "nowhere", "ray://127.0.0.1:x"):
-        with pytest.raises(UserError, match=f"cluster: nobody answers at {address}"):
+        with pytest.raises(UserError, match=f"cluster: no Ray cluster answers at {address}"):
             cs.run("fedavg", **SETTING | ON_RAY | {"cluster": address})
 
 
 def test_what_cannot_be_is_said(monkeypatch):
     with pytest.raises(UserError, match=r"^run: workers and cluster are those of executor: ray"):
         cs.run("fedavg", **SETTING | {"workers": 2})
+    with pytest.raises(UserError, match="a GPU of its own; set device: cuda"):
+        cs.run("fedavg", **SETTING | ON_RAY | {"device": "cuda:1"})
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(on_ray, "STAFF", {})
     with pytest.raises(UserError, match="a cluster needs Ray: pip install 'consilience"):
         cs.run("fedavg", **SETTING | ON_RAY)
+
+
+def test_workers_that_ray_has_ended_are_not_asked_again(monkeypatch):
+    """In a notebook Ray may be shut down between two runs."""
+    gone = type("Gone", (), {"ray": type("Ray", (), {"is_initialized": staticmethod(lambda: False)})})()
+    monkeypatch.setattr(on_ray, "STAFF", {("local", False): gone})
+    monkeypatch.setattr(on_ray, "Staff", lambda *given, **named: type("New", (), {"ray": gone.ray})())
+    staff = on_ray.staff_of("local", 3, gpu=False)
+    assert staff is not gone
+    assert (on_ray.STAFF["local", False], staff.asked) == (staff, 3)
 
 
 def test_termination_stays_what_it_was_when_ray_joins(monkeypatch):

@@ -119,12 +119,13 @@ class Spread(Executor):
         """In how many pieces the test set is scored by as many workers: 1 where that does not pay."""
         if errand.operations is None or errand.order != "test":
             return 1
+        most = min(len(self.workers.there()) // len(cohort.jobs), cohort.test_batches)
+        if most < 2:  # to count operations takes a second the first time: torch imports its compiler
+            return 1
         speed = SPEED.get(cohort.device.type, SPEED["cpu"])
         least = speed * (SECONDS_A_PIECE + SECONDS_A_BYTE * tree.nbytes(tree.index(states[-1], 0)))
         worth = int(errand.operations() * len(cohort.test) // least)
-        if worth < 2:
-            return 1
-        return max(1, min(len(self.workers.there()) // len(cohort.jobs), worth, cohort.test_batches))
+        return max(1, min(most, worth))
 
     def _in_pieces(
         self, cohort: Cohort, whole: Part, alike: dict[int, Arrays], start: State, pieces: int

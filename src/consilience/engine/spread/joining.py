@@ -30,6 +30,14 @@ It needs none, but the older of the two takes a second to end.
 """
 
 
+END = 30.0
+"""How many seconds a process that ends waits at most for a cluster that it has begun to join."""
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The head of a frame of HTTP/2, which Ray's servers speak: settings (4) that set nothing."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+"""What a client of HTTP/2 says first; a server's first frame is one of settings, too."""
+
+
 class Joined(NamedTuple):
     """Ray, in touch with a cluster."""
 
@@ -67,7 +75,7 @@ def begin(settings: Mapping[str, Any]) -> None:
         threading.Event().wait()  # what a thread has started dies with it
 
     threading.Thread(target=work, daemon=True, name="joining").start()
-    atexit.register(wait, [told])  # a cluster that is half there would be left behind
+    atexit.register(wait, [told], END)  # a cluster that is half there would be left behind
 
 
 def join(cluster: str, count: int | None = None) -> Joined:
@@ -93,8 +101,8 @@ def _join(cluster: str, count: int | None) -> Joined:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     address = running() if cluster == "auto" else cluster
     if address is not None and address != "local":
-        if not _answers(address):  # Ray would try for a minute and then end this process
-            raise UserError(f"cluster: nobody answers at {address}")
+        if not _answers(address):  # Ray would try for minutes, and may then end this process
+            raise UserError(f"cluster: no Ray cluster answers at {address}")
         try:
             with _termination_kept():
                 ray.init(address=address, **quiet)
@@ -161,12 +169,19 @@ def running() -> str | None:
 
 
 def _answers(address: str) -> bool:
-    """Whether somebody listens at an address like 10.0.0.7:6379 or ray://head:10001."""
+    """Whether a server like Ray's listens at an address like 10.0.0.7:6379 or ray://head:10001.
+
+    Ray itself would try for many minutes to talk to another one.
+    """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
-            return True
-    except (OSError, ValueError):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":  # it would not understand a greeting in plain text
+                return True
+            connection.sendall(GREETING)
+            answer = connection.makefile("rb").read(len(SETTINGS))
+            return answer[3:4] == SETTINGS[3:4]
+    except (OSError, ValueError, OverflowError):
         return False
 
 

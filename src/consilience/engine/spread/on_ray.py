@@ -273,7 +273,9 @@ STAFF: dict[tuple[str, bool], Staff] = {}
 
 def staff_of(cluster: str, count: int | None, *, gpu: bool) -> Staff:
     """The actors of this process on a cluster, as many as are asked for."""
-    staff = STAFF.get((cluster, gpu)) or STAFF.setdefault((cluster, gpu), Staff(cluster, count, gpu=gpu))
+    staff = STAFF.get((cluster, gpu))
+    if staff is None or not staff.ray.is_initialized():  # who shuts Ray down has ended them
+        staff = STAFF[cluster, gpu] = Staff(cluster, count, gpu=gpu)
     staff.asked = count
     return staff
 
