@@ -60,9 +60,7 @@ sbom: setup  # what is installed, as CycloneDX
 	$(BIN)/python tools/make_sbom.py > sbom.cdx.json
 
 audit: setup  # known vulnerabilities of what is pinned; no part of the tests, which must not depend on a network
-	$(PYTHON) -m venv $(VENV)/audit
-	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	@$(BIN)/python tools/audit.py $(VENV)/audit/bin/pip-audit
+	@$(BIN)/python tools/audit.py $(VENV)/audit
 
 setup: $(VENV)/.runtime
 

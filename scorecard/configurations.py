@@ -28,9 +28,12 @@ from consilience.deploy.agreeing import agree
 from consilience.deploy.files import federation_of
 from consilience.errors import UserError
 from consilience.experiment.planning import plan
+from consilience.reproduce import read_recipe
+from consilience.reproduce.page import recipe_page
 from consilience.sweep import read_study
 from scorecard.finding import Finding, Tally, demand
-from scorecard.mutated_configurations import PARTS, Mutation, mutations
+from scorecard.mistakes import PARTS
+from scorecard.mutated_configurations import Mutation, mutations
 
 FEW = 100
 """Mutations of which nothing can be said on average."""
@@ -104,6 +107,11 @@ def _use(mutation: Mutation, file: Path) -> None:
     """Read the file as the command line would, and plan what it asks for."""
     if mutation.kind == "study":
         read_study(file, mutation.overrides)
+        return
+    if mutation.kind == "recipe":
+        recipe = read_recipe(file)
+        recipe.study(mutation.overrides, quick=True)
+        recipe_page(recipe, {})
         return
     if mutation.kind == "member":
         agree(federation_of(file, here=False))

@@ -11,25 +11,15 @@ from typing import Any, Literal
 
 import yaml
 
-from consilience.algorithms import ALIASES, METHODS
-from consilience.config import Config, read_config
-from consilience.data.partitioners import PARTITIONERS
+from consilience.config import read_config
 from consilience.deploy.agreeing import agree
 from consilience.deploy.files import described
-from consilience.graphs import TOPOLOGIES
-from consilience.learning.schedules import SCHEDULES
-from consilience.learning.solvers import SOLVERS
-from consilience.models import MODELS
-from consilience.objectives import OBJECTIVES
-from consilience.rules import RULES
-from consilience.server_steps import SERVER_STEPS
-from consilience.transforms import TRANSFORMS
+from scorecard.mistakes import BASES, KEYS, NAMES, NUMBERS, OTHERS, PARTS, RECIPE, SMALL, STUDY, TEXTS, Values
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
-Kind = Literal["run", "study", "member"]
+Kind = Literal["run", "study", "recipe", "member"]
 Place = tuple[Any, ...]
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,102 +35,6 @@ class Mutation:
     """Words of which a line must have one to name the field; none: the line of the file will do."""
 
 
-BASES: dict[str, Values] = {
-    "graph": {
-        "method": ["dechw", {"name": "fedavg", "label": "plain"}],
-        "topology": {"name": "erdos_renyi", "nodes": 4, "p": 0.8},
-        "network": {"loss": 0.1, "wake": [0.5, 1.0], "staleness": 2},
-        "evaluate": {"every": 2, "clients": True, "nodes": True, "trained": False},
-        "init": "different",
-        "seeds": [0, 1],
-    },
-    "parts": {
-        "method": [
-            {
-                "objective": {"name": "proximal", "mu": [0.1, 1]},
-                "rule": {"name": "trimmed_mean", "fraction": 0.3},
-                "label": "mine",
-            },
-            {"name": "fedavg", "transforms": [{"name": "noised", "sigma": 0.1}], "label": "noisy"},
-            {"name": "fedavg", "then": {"method": "fedprox", "after": 2}, "label": "both"},
-        ],
-        "solver": {"name": "adam", "lr": [0.1, 0.01]},
-        "schedule": {"name": "cosine", "warmup": 1},
-        "local": {"steps": 2, "batch_size": 8, "clip": 1.0},
-        "partition": {"name": "dirichlet_class", "alpha": [0.5, 1.0]},
-        "metrics": ["f1_macro"],
-        "stop_when": {"accuracy": 0.9, "patience": 3},
-        "targets": {"accuracy": [0.5, 0.8]},
-    },
-    "everything": {
-        "name": "all",
-        "note": "what there is",
-        "out": "runs",
-        "data": {"name": "mnist-sample", "normalize": "standard", "resident": "always"},
-        "augment": ["flip", {"name": "crop", "padding": 2}],
-        "problem": {"name": "classification"},
-        "clients": [3, 4],
-        "participation": 0.5,
-        "failure_rate": 0.1,
-        "l2": 0.01,
-        "executor": "sequential",
-        "lanes": 2,
-        "memory": "2GB",
-        "device": "cpu",
-        "dtype": "float64",
-        "precision": "fp32",
-        "compile": "never",
-        "checkpoint": {"every": 2},
-        "memories": {"resident": "never"},
-        "deploy": {"quorum": 0.5, "deadline": 10, "secret": "seed"},
-        "compare": [{"label": "a", "partition": "iid"}, {"label": "b", "rounds": 2}],
-    },
-}
-"""What the examples do not show."""
-SMALL: Values = {"model": {"name": "mlp", "hidden": [8, 4]}, "clients": 4, "rounds": 3}
-
-STUDY: Values = {
-    "name": "study",
-    "base": {**SMALL, "method": "fedprox"},
-    "grid": {"method.mu": [0.1, 1.0], "partition.alpha": [0.5], "partition": ["dirichlet_class"]},
-    "cells": [{"label": "one", "rounds": 2, "solver.lr": 0.5}],
-    "apart": True,
-}
-
-NUMBERS: list[Any] = [
-    0, -1, 1, 2, 3, 7, 100, 999, 2**31, 2**62, 2**63, 2**64, 10**18, -(10**18), 10**30,
-    0.5, -0.5, 1e-320, 1e308, float("inf"), float("-inf"), float("nan"),
-    "1e-3", "1e400", "-0", "\u0663", "\uff11\uff12", "0x_", "12:30:45", "9" * 5000,
-]  # fmt: skip
-TEXTS: list[Any] = [
-    "", " ", "auto", "none", "null", "x", "a" * 300, "a" * 20_000, "ä" * 150, "a\0b", "\x1b[31mred",
-    "\u202eback", "two\nlines", "2020-02-30", "../../x", "/dev/null", "/dev/zero", "no.such:Thing",
-    "json:loads", "<python>", "cuda:" + "9" * 5000, "cuda:99", "cuda:\u0663", "8GB", "{}", "&a", "*a", "%s%n",
-]  # fmt: skip
-OTHERS: list[Any] = [
-    None, True, False, [], {}, [[]], [None], [True], {"name": None}, {"name": 5}, {"name": "<python>"},
-    {"own": 1}, {"name": "mnist-sample", "own": {"clients": 3}}, [1, 1], ["a", "b"], list(range(10_000)),
-    [0.1] * 2000, [[1, 2], [3]], {"a": {"b": {"c": 1}}}, {"": 1}, {"x" * 500: 1}, [{}],
-    [{"name": "fedavg"}] * 3, list(range(1, 60)), {f"k{number}": number for number in range(300)},
-]  # fmt: skip
-NAMES = [*METHODS, *ALIASES, *PARTITIONERS, *TOPOLOGIES, *SOLVERS, *SCHEDULES, "logistic", "mnist_cnn", "mlp"]
-PARTS = [*NAMES, *RULES, *OBJECTIVES, *SERVER_STEPS, *TRANSFORMS, *MODELS]
-KEYS = [
-    *Config.model_fields,
-    "lr",
-    "epochs",
-    "label",
-    "name",
-    "own",
-    "nodes",
-    "alpha",
-    "hidden",
-    "_x",
-    "a b",
-    "ü",
-]
-
-
 @cache
 def bases() -> dict[str, tuple[Kind, Values]]:
     """What is mutated: the examples and some more, as plain values."""
@@ -151,6 +45,7 @@ def bases() -> dict[str, tuple[Kind, Values]]:
         if path.name != "compose.yaml":  # that is for Docker
             found[path.stem] = "run", yaml.safe_load(path.read_text())
     found["study"] = "study", STUDY
+    found["recipe"] = "recipe", RECIPE
     agreed = agree(read_config({**SMALL, "method": "hwa", "seeds": [0], "data": "mnist-sample"}))
     found["member"] = "member", described(agreed)
     return found
@@ -268,7 +163,7 @@ def _put(values: Any, place: Place, value: Any) -> Any:
 
 def _overrides(values: Values, draw: random.Random) -> tuple[tuple[str, ...], frozenset[str]]:
     """Changes on the command line, and the words that name what they are about."""
-    places = [place for place in _places(values) if "grid" not in place and "cells" not in place]
+    places = [place for place in _places(values) if not {"grid", "cells", "tables", "claims"} & {*place}]
     found, words = [], set[str]()
     for _ in range(draw.choice([1, 1, 2])):
         place = draw.choice([draw.choice(places), (draw.choice(KEYS),), ("method", 5), ("", "a")])

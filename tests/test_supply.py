@@ -76,6 +76,16 @@ def test_the_bill_of_materials_says_what_is_installed_and_always_the_same():
     assert named <= references | {bill["metadata"]["component"]["bom-ref"]}
 
 
+def test_an_audit_that_can_ask_nobody_is_one_line(tmp_path, monkeypatch, capsys):
+    tool = runpy.run_path(str(ROOT / "tools" / "audit.py"))
+    monkeypatch.setitem(tool["main"].__globals__, "ADVISORIES", "http://127.0.0.1:1/")
+    assert tool["main"](tmp_path / "environment") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("nothing was audited: http://127.0.0.1:1/, which knows of vulnerabilities, cannot")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "environment").exists()
+
+
 def test_a_wheel_that_is_built_again_has_the_same_bytes(tmp_path):
     """In another folder, at another time and place, with another mask of permissions and other caches."""
     built = []

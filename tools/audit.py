@@ -1,34 +1,54 @@
 """Ask the advisory database about the pinned packages, and say so plainly where it cannot be reached.
 
-    python tools/audit.py PIP_AUDIT
+    python tools/audit.py FOLDER
 
-Ends with 1 where a pinned package has a known vulnerability, with 2 where nobody could be asked.
+pip-audit gets an environment of its own in the folder. Ends with 1 where a pinned package has a known
+vulnerability, with 2 where nobody could be asked.
 """
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
+import venv
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 ROOT = Path(__file__).parents[1]
-ADVISORIES = "api.osv.dev"
-UNREACHABLE = (
-    f"nothing was audited: {ADVISORIES}, which knows of vulnerabilities, cannot be reached from here"
-)
+ADVISORIES = "https://api.osv.dev/"
 
 
-def main(program: str) -> int:
-    """Run pip-audit over the pins."""
+def reached(address: str) -> str:
+    """Why an address cannot be reached, through a proxy where there is one; nothing where it can."""
     try:
-        socket.create_connection((ADVISORIES, 443), timeout=10).close()
+        urlopen(address, timeout=10).close()
+    except HTTPError:  # it has answered
+        return ""
     except OSError as error:
-        print(f"{UNREACHABLE} ({error}); run `make audit` where it can", file=sys.stderr)
-        return 2
-    command = [program, "--vulnerability-service", "osv", "--no-deps", "--disable-pip"]
+        return str(getattr(error, "reason", error))
+    return ""
+
+
+def main(folder: Path) -> int:
+    """Run pip-audit over the pins."""
+    if why := reached(ADVISORIES):
+        return _nothing(f"{ADVISORIES}, which knows of vulnerabilities, cannot be reached from here ({why})")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "pip-audit"]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["pip says nothing"]
+        return _nothing(f"pip-audit cannot be installed ({said[-1]})")
+    command = [python, "-m", "pip_audit", "--vulnerability-service", "osv", "--no-deps", "--disable-pip"]
     return subprocess.run([*command, "-r", str(ROOT / "constraints.txt")], check=False).returncode
 
 
+def _nothing(why: str) -> int:
+    print(f"nothing was audited: {why}; run `make audit` where it can", file=sys.stderr)
+    return 2
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1])))

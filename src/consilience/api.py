@@ -9,6 +9,7 @@ from typing import Any
 from consilience.algorithm import Algorithm
 from consilience.config.config import read_config
 from consilience.engine.spread.joining import begin
+from consilience.errors import UserError, kind_of
 from consilience.experiment import Listener, Result
 from consilience.experiment import run as run_experiment
 from consilience.experiment.folder import Existing, RunFolder
@@ -46,6 +47,8 @@ def run(
             `model` any `torch.nn.Module` or what makes one, and `problem`, `model`, `partition`, `topology`
             and `solver` may be objects of this library.
     """
+    if not isinstance(listener, Listener | None):
+        raise UserError(f"listener: a Listener is wanted, not {kind_of(listener)}")
     begin(settings)
     place = {} if out is None else {"out": out}
     config = read_config({**settings, **place, "method": method}, "run")

@@ -170,6 +170,8 @@ def _scalar(loader: Any, event: Any, place: Sequence[object]) -> Any:
     if tag not in _SCALARS:
         return event.value
     try:
+        if len(event.value) > LONGEST_TEXT:  # a million digits between colons are as many products
+            raise ValueError
         return loader.construct_object(yaml.ScalarNode(tag, event.value))
     except (
         ValueError,

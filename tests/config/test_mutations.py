@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from consilience.config import load_config, read_config
 from consilience.deploy.files import own_data
 from consilience.errors import UserError, abridged
 from consilience.experiment.planning import plan
+from consilience.graphs import Complete
 from consilience.plain import DEEPEST, read_yaml, write_yaml
 from scorecard import configurations as harness
 from scorecard.mutated_configurations import bases, mutations
@@ -63,6 +65,8 @@ TEXTS = [
     ("note: !!python/object:os.system x", "note: the type 'tag:yaml.org,2002:python/object:os.system'"),
     ("note: !!binary aGk=", "note: the type"),
     ("rounds: !!int x", "rounds: 'x' cannot be read"),
+    ("rounds: " + "1:" * 400_000 + "1", "rounds: '1:1:1"),  # each part multiplies the number before it
+    ("rounds: 0x" + "f" * 50_000, "rounds: '0xfff"),
     ("rounds: 1\n---\nrounds: 2", "more than one document"),
     ("rounds: [1", "is not valid YAML"),
     ("# " + "x" * 2**20, "more than 1,048,576 bytes"),
@@ -103,6 +107,15 @@ def test_what_is_written_has_no_aliases():
 VALUES = [
     ({"data": {"own": {"clients": 3}}}, "unknown key 'data.own'"),
     ({"data": {"name": "mnist-sample", "own": 5}}, "unknown key 'data.own'"),
+    ({"data": {"name": "json:loads", "options": 5}}, "data.options: expected arguments by their names"),
+    ({"topology": {"name": "ring", "nodes": 10**12}}, "topology: nodes must be from 1 to 1,000,000"),
+    ({"evaluate": {"coordinates": [f"a[{'9' * 5000}]"]}}, "evaluate.coordinates: 'a[999"),
+    ({"evaluate": {"coordinates": ["a[\u0663]"]}}, "evaluate.coordinates: 'a[\u0663]' is no coordinate"),
+    ({"evaluate": {"coordinates": ["x" * 9000]}}, "evaluate.coordinates: 'xxx"),
+    ({"targets": [0.5] * 5000}, "targets: List should have at most 1000"),
+    ({"metrics": ["f1_macro"] * 5000}, "metrics: 5,000 variants"),
+    ({"memory": "\u0663GB"}, "memory: '\u0663GB' is no amount"),
+    ({"init": ""}, "init: common, different or the path of a file"),
     ({"device": "cuda:" + "9" * 5000}, "device: String should match"),
     ({"device": "cuda:\u0663"}, "device: String should match"),
     ({"local": {"steps": 2**63}}, "local.steps: Input should be less than or equal to 1000000000"),
@@ -148,6 +161,30 @@ PLANS = [
 def test_what_could_not_be_run_is_refused_when_it_is_planned(values: dict[str, object], line: str):
     with pytest.raises(UserError, match=line):
         plan(read_config({**values, "data": harness.tiny(), "clients": 2}).resolved())
+
+
+@pytest.mark.parametrize("key", ["method.\u00b2", "method." + "9" * 5000, "method.\u0660"])
+def test_an_odd_number_of_a_list_is_one_line(key: str, tmp_path: Path):
+    file = tmp_path / "c.yaml"
+    file.write_text("method: [fedavg]")
+    with pytest.raises(UserError, match="a list of 1 is entered by a number"):
+        load_config(file, [f"{key}=1"])
+
+
+def test_a_graph_whose_matrix_does_not_fit_is_refused_before_it_is_drawn():
+    with pytest.raises(
+        UserError, match="topology complete: who hears whom of 1,000,000 nodes takes 8e\\+03 GB"
+    ):
+        Complete().adjacency(10**6, np.random.default_rng(0))
+
+
+def test_a_label_of_a_setting_is_text():
+    with pytest.raises(UserError, match=r"compare\[0\]: label must be text, not \['a'\]"):
+        read_config({"compare": [{"label": ["a"]}]}).settings()
+
+
+def test_whole_numbers_of_numpy_are_counts():
+    assert read_config({"participation": np.int64(2)}).participants == 2
 
 
 def test_a_large_seed_is_no_count(caplog: pytest.LogCaptureFixture):

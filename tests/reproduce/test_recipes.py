@@ -52,6 +52,25 @@ def test_raw_results_that_are_kept_belong_to_a_recipe():
         ("ahead: HWA, of: FedAvg}", "ahead: HWA, of: FedAgv}", "unknown row of a claim 'FedAgv'"),
         ("tables: rounds", "tables: round", "unknown table of a claim 'round'"),
         (", alike: 1.0", "", "claim 'Both are alike': give either ahead and of, or alike"),
+        ("title: A table", "title: [A]", r"title: Input should be a valid string, not \['A'\]"),
+        ("  - title: scores", "  - 5\n  - title: scores", r"tables.0: Input should be"),
+        ("  - title: scores\n   ", "  -", r"tables\[0\]: title is missing"),
+        ("columns: {end: star}", "columns: star", "tables.0.columns: Input should be a valid dictionary"),
+        ("{end: star}", "{end: {round: x}}", r"tables\[0\].columns.end: round: Input should be a valid int"),
+        (
+            "where: {cell: first}",
+            "where: {cell: [first]}",
+            r"tables\[0\].where: cell: Input should be a valid",
+        ),
+        ("HWA: [91]}", "HWA: 91}", "tables.0.paper.HWA: Input should be a valid list, not 91"),
+        ("HWA: [91]}", "HWA: [x]}", "tables.0.paper.HWA.0: Input should be a valid number, not 'x'"),
+        ("says: HWA is more accurate, ", "", r"claims\[0\]: says is missing"),
+        (
+            "ahead: HWA, of: FedAvg}",
+            "ahead: 0.5, of: FedAvg}",
+            "claims.1.ahead: Input should be a valid string",
+        ),
+        ("quick: {rounds: 1, seeds: [0]}", "quick: 5", "quick: Input should be a valid dictionary, not 5"),
     ],
 )
 def test_mistakes_are_one_line(file: Path, old: str, new: str, message: str):

@@ -93,6 +93,11 @@ def test_overrides_change_the_base_and_where_it_goes(study: Reader, tmp_path: Pa
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"grid": {"clients": 3}}, "grid.clients: expected a list of values, not 3"),
     ({"grid": {"clients": []}}, "grid.clients: expected a list of values"),
+    (
+        {"grid": {"clients": [*range(1, 301)], "rounds": [*range(1, 301)]}},
+        "grid: 90,000 combinations, and 10,000 are the most in one sweep",
+    ),
+    ({"cells": [{"clients": 2}] * 10_001}, "cells: 10,001 combinations"),
     ({"grid": {"clients": [2, 2]}}, "grid.clients: [2, 2] names a value twice"),
     ({"grid": [1]}, "grid: expected lists of values by key, not a list"),
     ({"grid": {True: [1]}}, "grid: a key must be text, not True"),

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    FiniteFloat,
     StringConstraints,
     ValidationError,
     model_validator,
@@ -35,13 +33,13 @@ from consilience.config.fields import (
     read_solver,
 )
 from consilience.config.hints import place_of
-from consilience.config.keys import read_init, read_out, read_seeds
+from consilience.config.keys import read_init, read_out, read_participation, read_seeds
 from consilience.config.metrics import MetricsField
 from consilience.config.options import (
     MOST_VARIANTS,
     allow_lists,
     check_count,
-    first_problem,
+    problem_of,
     read_part,
 )
 from consilience.config.overrides import DEFAULT_PARTS
@@ -56,6 +54,7 @@ from consilience.config.sections import (
     MemoriesSection,
     NetworkSection,
     Section,
+    Targets,
     TargetsByScore,
     read_data,
 )
@@ -116,7 +115,7 @@ class Config(Section):
         le=MOST_CLIENTS,
         description="How many there are; by default 10, or as many as the topology has nodes.",
     )
-    participation: int | float = Field(
+    participation: Annotated[int | float, BeforeValidator(read_participation)] = Field(
         1.0, description="A fraction (1.0: everybody) or a count of clients a round."
     )
     failure_rate: float = Field(0.0, ge=0, le=1, description="How likely a client's upload never arrives.")
@@ -182,7 +181,7 @@ class Config(Section):
         default_factory=list,
         description="Scores beside the problem's own: names, or functions as package.module:name.",
     )
-    targets: list[FiniteFloat] | TargetsByScore | None = Field(
+    targets: Targets | TargetsByScore | None = Field(
         None,
         description="Values of the problem's metric to reach, or such lists by the names of scores; "
         "by default accuracies of 0.8 and 0.9.",
@@ -213,8 +212,8 @@ class Config(Section):
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds: {abridged(self.seeds)} names a seed twice")
         nodes = self.topology.nodes
-        if nodes is not None and nodes < 1:
-            raise UserError(f"topology: nodes must be at least 1, not {nodes}")
+        if nodes is not None and not 1 <= nodes <= MOST_CLIENTS:
+            raise UserError(f"topology: nodes must be from 1 to {MOST_CLIENTS:,}, not {nodes}")
         if nodes is not None and self.clients is not None and nodes != self.clients:
             raise UserError(f"topology has {nodes} nodes, but clients is {self.clients}")
         if not self.executor.startswith("ray") and (self.workers is not None or self.cluster != "auto"):
@@ -387,7 +386,7 @@ def read_config(values: Mapping[str, Any], source: str = "config", own: Dataset 
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except ValidationError as error:
-        raise UserError(f"{source}: {_problem(error)}") from None
+        raise UserError(f"{source}: {problem_of(error, Config)}") from None
 
 
 def _check_changes(number: int, changes: Mapping[str, Any]) -> None:
@@ -398,20 +397,5 @@ def _check_changes(number: int, changes: Mapping[str, Any]) -> None:
     for key in changes:
         if key not in known:
             raise UserError(f"compare[{number}]: {unknown('key', key, known, place_of(key))}")
-
-
-def _problem(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    if problem["type"] != "extra_forbidden":
-        return first_problem(error)
-    path = problem["loc"][:-1]
-    section: type[BaseModel] = Config
-    for step in path:
-        kind = section.model_fields[str(step)].annotation
-        section = next(
-            one for one in (kind, *get_args(kind)) if isinstance(one, type) and issubclass(one, BaseModel)
-        )
-    shown = [name for name in section.model_fields if name not in ("own", "numbers")]
-    valid = [".".join([*map(str, path), name]) for name in shown]
-    meant = place_of(str(problem["loc"][-1]))
-    return str(unknown("key", ".".join(map(str, problem["loc"])), valid, meant))
+    if not isinstance(changes.get("label", ""), str | int | float):
+        raise UserError(f"compare[{number}]: label must be text, not {abridged(changes['label'])}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
+
 from consilience.errors import UserError, abridged
 from consilience.plain import check_plain
 
@@ -27,9 +29,14 @@ def read_seeds(value: object) -> object:
 
 def read_init(value: object) -> object:
     """How models start, or where the file of weights is."""
-    if value is None or isinstance(value, str | Path):
+    if value is None or (isinstance(value, str | Path) and str(value).strip()):
         return value if value is None else str(value)
-    raise UserError(f"init: common, different or the path of a file of weights, not a {type(value).__name__}")
+    raise UserError(f"init: common, different or the path of a file of weights, not {abridged(value)}")
+
+
+def read_participation(value: object) -> object:
+    """A share, or a count, of clients: NumPy's whole numbers are counts, too."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def read_out(value: object) -> object:

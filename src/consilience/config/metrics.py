@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
-from consilience.config.options import read_part, write_part
+from consilience.config.options import check_count, read_part, write_part
 from consilience.errors import UserError, abridged, check_options, kind_of, unknown
 from consilience.metrics import METRICS, Score, Whole
 from consilience.metrics.whole import Accumulator, accumulated, filled_in
@@ -39,6 +39,7 @@ class MetricChoice:
 def read_metrics(value: object) -> list[MetricChoice]:
     """The scores that the entries of `metrics:` stand for."""
     several = isinstance(value, Sequence) and not isinstance(value, str)
+    check_count("metrics", len(value) if several else 1)  # type: ignore[arg-type]
     return [_read(entry) for entry in (value if several else [value])]  # type: ignore[attr-defined]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from consilience.config.hints import place_of
 from consilience.errors import UserError, abridged, kind_of, unknown
@@ -92,6 +92,24 @@ def first_problem(error: ValidationError) -> str:
     if not isinstance(given, dict) and ", not " not in text:
         text += f", not {abridged(given)}"
     return f"{where}: {text}" if where else text
+
+
+def problem_of(error: ValidationError, whole: type[BaseModel]) -> str:
+    """The same, where a key may be one that a section of the whole does not have: then with those it has."""
+    problem = error.errors()[0]
+    if problem["type"] != "extra_forbidden":
+        return first_problem(error)
+    path, section = problem["loc"][:-1], whole
+    for step in path:
+        kind = section.model_fields[str(step)].annotation
+        section = next(
+            one
+            for one in (kind, *typing.get_args(kind))
+            if isinstance(one, type) and issubclass(one, BaseModel)
+        )
+    shown = [name for name in section.model_fields if name not in ("own", "numbers")]
+    valid = [".".join([*map(str, path), name]) for name in shown]
+    return str(unknown("key", ".".join(map(str, problem["loc"])), valid, place_of(str(problem["loc"][-1]))))
 
 
 def _is_key(step: object) -> bool:

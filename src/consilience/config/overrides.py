@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set
 from typing import Any
 
@@ -106,7 +107,7 @@ def _enter(place: Any, key: str, override: str) -> Any:
 
 
 def _position(place: list[Any], key: str, override: str) -> int:
-    if not key.isdigit() or int(key) >= len(place):
+    if not re.fullmatch("[0-9]{1,9}", key) or int(key) >= len(place):
         told = f"a list of {len(place)} is entered by a number, e.g. method.0.name"
         raise UserError(f"override {abridged(override)}: {told}")
     return int(key)

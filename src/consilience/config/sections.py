@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from consilience.config.options import allow_lists
+from consilience.config.options import MOST_VARIANTS, allow_lists
 from consilience.data.dataset import MOST_OUTPUTS, Dataset
 from consilience.data.normalising import Normalisation
 from consilience.data.sets import SOURCES, Source
@@ -29,10 +29,12 @@ from consilience.errors import UserError, abridged, check_options, described, ki
 from consilience.learning.coordinate import Coordinate
 from consilience.plugins import is_reference, load
 
+Targets = Annotated[list[FiniteFloat], Field(max_length=MOST_VARIANTS)]
+"""Values to reach."""
 TargetsByScore = dict[
     str,
     Annotated[
-        list[FiniteFloat],
+        Targets,
         BeforeValidator(
             lambda value: value if isinstance(value, list) else [value],
             json_schema_input_type=list[float] | float,
@@ -150,6 +152,7 @@ class EvaluateSection(Section):
     )
     coordinates: list[str] = Field(
         default_factory=list,
+        max_length=MOST_VARIANTS,
         description="Parameters whose curvature and weight at every node are recorded, e.g. head.bias[3].",
     )
     curvature: bool = Field(
@@ -208,7 +211,7 @@ class FactsSection(Section):
 def _check_numbers(where: str, value: object, shape: list[int]) -> None:
     """Refuse what is no number, nor numbers that fit inputs of a shape."""
     try:
-        numbers = np.asarray(value)
+        numbers = np.asarray(value if isinstance(value, int | float | list) else "")
         fits = np.broadcast_shapes(numbers.shape, tuple(shape)) == tuple(shape)
     except ValueError:  # of lists that differ in length, or of another shape
         fits = False
@@ -319,8 +322,10 @@ def read_data(value: Any) -> Any:
 def made_data(section: dict[str, Any], function: Any) -> dict[str, Any]:
     """The section `data` with what its function gives; keys that are no others are the function's options."""
     keys = DataSection.model_fields.keys()
-    options = {**section.get("options", {}), **{k: v for k, v in section.items() if k not in keys}}
-    name = section["name"]
+    name, given = section["name"], section.get("options", {})
+    if not isinstance(given, dict):
+        raise UserError(f"data.options: expected arguments by their names, not {abridged(given)}")
+    options = {**given, **{k: v for k, v in section.items() if k not in keys}}
     if not callable(function):
         raise UserError(f"data: {name} is {kind_of(function)}, not a function that gives data")
     check_options(f"data {name}", function, 0, options)

@@ -31,6 +31,7 @@ MOST_OUTPUTS = 10**7
 """How many classes, labels or tokens there may be: a model has weights for each."""
 MORE_CLASSES = 1000
 """How many more classes than rows there may be before labels are taken for something else."""
+OF_PROBLEM = "e.g. Classification() is wanted"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,10 @@ class Dataset(FromOwn):
         """Refuse what is no text, tensor or number where one is wanted; all else is looked at afterwards."""
         if not isinstance(self.name, str):
             raise UserError(f"name: a text is wanted, not {abridged(self.name)}")
+        if not isinstance(self.problem, Problem):
+            raise UserError(f"{self.name}: problem: {OF_PROBLEM}, not {abridged(self.problem)}")
+        if not isinstance(self.clients, tuple) or not all(isinstance(one, str) for one in self.clients):
+            raise UserError(f"{self.name}: clients: a tuple of names is wanted, not {abridged(self.clients)}")
         for text in (self.name, *self.clients):
             check_plain(text, ("name of data or of a client",))
         columns = ("inputs", "targets", "test_inputs", "test_targets", "groups", "test_groups")
@@ -106,6 +111,8 @@ class Dataset(FromOwn):
                     f"{self.name}: {label}: a tensor is wanted, not {kind_of(value)}; see from_arrays"
                 )
         read_count(f"{self.name}: outputs", self.outputs)
+        if self.padding is not None:
+            read_count(f"{self.name}: padding", self.padding)
 
     def _check_clients(self) -> None:
         if len(set(self.clients)) < len(self.clients):
@@ -233,10 +240,10 @@ def with_outputs(cls: type[Dataset], classes: int | None, problem: Problem | Non
     """
     inputs, columns = parts["inputs"], (parts["targets"], parts["test_targets"])
     if problem is not None and not isinstance(problem, Problem):
-        raise UserError(f"{parts['name']}: problem: e.g. Classification() is wanted, not {abridged(problem)}")
+        raise UserError(f"{parts['name']}: problem: {OF_PROBLEM}, not {abridged(problem)}")
     kind = problem or problem_of(inputs, columns[0])
     if classes is not None:
-        classes = read_count(f"{parts['name']}: classes", classes)
+        classes = read_count(f"{parts['name']}: classes", classes, least=1)
     if classes is None:
         classes = max(kind.outputs(column) if column.numel() else 0 for column in columns)
         if isinstance(kind, NextToken):
@@ -251,14 +258,15 @@ def with_outputs(cls: type[Dataset], classes: int | None, problem: Problem | Non
     return cls(outputs=classes, problem=kind, **parts)
 
 
-def read_count(where: str, value: Any) -> int:
+def read_count(where: str, value: Any, least: int = 0) -> int:
     """The number of classes, labels or tokens that is given; anything else is refused."""
     try:
         count = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         count = None
-    if count is None or count > MOST_OUTPUTS:
-        raise UserError(f"{where}: a whole number up to {MOST_OUTPUTS:,} is wanted, not {abridged(value)}")
+    if count is None or not least <= count <= MOST_OUTPUTS:
+        wanted = f"a whole number from {least} to {MOST_OUTPUTS:,}"
+        raise UserError(f"{where}: {wanted} is wanted, not {abridged(value)}")
     return count
 
 

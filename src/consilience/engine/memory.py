@@ -38,7 +38,7 @@ def read_size(text: str | int) -> int:
     >>> read_size("8GB"), read_size("1.5 GiB"), read_size(10**9)
     (8000000000, 1610612736, 1000000000)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
     unit = UNITS.get((found[2] or "B").upper()) if found else None
     if found is None or unit is None or not float(found[1]) * unit < 2**60:
         raise UserError(f"memory: {str(text)[:40]!r} is no amount of memory; write e.g. 8GB")

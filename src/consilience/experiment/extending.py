@@ -13,6 +13,7 @@ from consilience.config import Config
 from consilience.config.files import read_values, with_given
 from consilience.data.dataset import Dataset
 from consilience.data.sets import SOURCES
+from consilience.data.storage import folder_of
 from consilience.errors import UserError, kind_of
 from consilience.experiment.execution import run
 from consilience.experiment.folder import CLIENTS, CONFIG, SUMMARY, RunFolder
@@ -53,7 +54,7 @@ def resume(
         model: The model, where it was one from Python that no file can name.
         previous: Whether to go on from the checkpoint before the last, where files of the run are damaged.
     """
-    folder = RunFolder(path.folder if isinstance(path, Result) else Path(path))
+    folder = RunFolder(path.folder if isinstance(path, Result) else folder_of(path))
     if not (folder.path / CONFIG).exists():
         raise UserError(f"{folder.path} does not hold a run: there is no {CONFIG}")
     if data is not None and not isinstance(data, Dataset):

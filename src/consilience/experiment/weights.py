@@ -27,6 +27,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from consilience import heads
 from consilience.config.fields import read_model
 from consilience.data.normalising import normalisation
+from consilience.data.storage import folder_of
 from consilience.data.stored import whole
 from consilience.engine.modules import module_of, takes_tokens
 from consilience.engine.scene import Scene
@@ -266,7 +267,7 @@ def load_model(
         client: Whose own model is wanted, by number or name, of methods that have such; or a graph's node.
         model: The model, where it was one from Python that no file can name; it stays as it is.
     """
-    place = run.folder if isinstance(run, Result) else Path(run)
+    place = run.folder if isinstance(run, Result) else folder_of(run)
     path = find_weights(place, method, setting=setting, seed=seed, client=client)
     origin, tensors = _read(path)
     network = _made_again(origin, model).to(getattr(torch, origin.dtype))

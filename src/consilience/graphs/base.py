@@ -10,6 +10,7 @@ import numpy as np
 
 from consilience.errors import UserError
 from consilience.graphs import lazily as nx
+from consilience.reading import machine_memory
 from consilience.sweeping import Sweepable
 from consilience.types import Booleans, IntArray
 
@@ -95,6 +96,14 @@ class Graph(Topology):
     """A graph of peers, without a server."""
 
     allow_disconnected: bool = field(default=False, kw_only=True)
+
+    def adjacency(self, nodes: int, random: np.random.Generator) -> Adjacency | None:
+        size = nodes**2 * np.dtype(np.float64).itemsize
+        if size > machine_memory() // 2:
+            raise UserError(
+                f"topology {self.name}: who hears whom of {nodes:,} nodes takes {size / 1e9:,.3g} GB"
+            )
+        return super().adjacency(nodes, random)
 
     @abstractmethod
     def graph(self, nodes: int, random: np.random.Generator) -> nx.Graph[int]:

@@ -8,10 +8,10 @@ from types import EllipsisType
 
 from torch import Tensor
 
-from consilience.errors import UserError
+from consilience.errors import UserError, abridged
 from consilience.types import Params
 
-FORM = re.compile(r"\s*([^\[\]\s]+)\s*\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]\s*")
+FORM = re.compile(r"\s*([^\[\]\s]+)\s*\[\s*([0-9]{1,15}(?:\s*,\s*[0-9]{1,15})*)\s*\]\s*")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Coordinate:
         """The coordinate of a written form, e.g. `fc1.weight[3, 17]`."""
         found = FORM.fullmatch(text)
         if found is None:
-            raise UserError(f"{text!r} is no coordinate; write a parameter and a place in it: head.bias[3]")
+            raise UserError(
+                f"{abridged(text)} is no coordinate; write a parameter and a place in it: head.bias[3]"
+            )
         return cls(found[1], tuple(int(number) for number in found[2].split(",")))
 
     def __str__(self) -> str:

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from consilience.config.files import read_values
-from consilience.errors import UserError, kind_of, unknown
+from consilience.errors import UserError, abridged, unknown
+from consilience.reproduce.form import Selection, check_recipe, check_selection
 from consilience.sweep.reading import KEYS, Study, study_of
 
 FOLDER = Path("benchmarks") / "papers"
 """Where recipes are, in a clone of the repository."""
 OWN = ("title", "paper", "about", "open", "quick", "tables", "claims")
 """What the file of a recipe may say beside what that of a sweep may."""
-SELECTORS = ("cell", "setting", "method", "target", "round", "megabytes")
+SELECTORS = tuple(Selection.model_fields)
 """What rows and columns of a table may choose by: where to look, and for what."""
 PATTERNS = ("setting", "method")
 """Those whose values are patterns as those of file names; what a row and a column say must both match."""
-
-Selection = Mapping[str, Any]
-"""Values of selectors."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class Table:
     """One table of a paper: which results stand where, and the paper's figures."""
 
     title: str
-    rows: Mapping[str, Selection]
-    columns: Mapping[str, Selection]
+    rows: Mapping[str, Mapping[str, Any]]
+    columns: Mapping[str, Mapping[str, Any]]
     paper: Mapping[str, Sequence[float | None]]
     """The paper's figures by row, in the order of columns; None where it has none, or none was reached."""
 
@@ -138,16 +136,17 @@ def read_recipe(file: Path) -> Recipe:
         if key not in (*OWN, *KEYS):
             raise UserError(f"{file}: {unknown('key of a recipe', str(key), (*OWN, *KEYS))}")
     try:
+        check_recipe(given)
         tables = tuple(_table(one, number) for number, one in enumerate(given.get("tables", [])))
         recipe = Recipe(
             file.stem,
             file,
-            str(given["title"]),
-            str(given["paper"]),
-            str(given.get("about", "")).strip(),
-            tuple(map(str, given.get("open", []))),
+            given["title"],
+            given["paper"],
+            given.get("about", "").strip(),
+            tuple(given.get("open", [])),
             tables,
-            tuple(_claim(one, tables) for one in given.get("claims", [])),
+            tuple(_claim(one, number, tables) for number, one in enumerate(given.get("claims", []))),
             {key: value for key, value in given.items() if key in KEYS},
             given.get("quick", {}),
         )
@@ -173,40 +172,54 @@ def _check_cells(recipe: Recipe) -> None:
 
 def _table(given: Mapping[str, Any], number: int) -> Table:
     """A table; a row or column that is no mapping is a pattern of the method or of the setting."""
-    where = given.get("where", {})
-    title = str(given["title"])
-    rows = {name: {**where, **_selection(one, "method")} for name, one in given["rows"].items()}
-    columns = {name: _selection(one, "setting") for name, one in given["columns"].items()}
+    at = f"tables[{number}]"
+    for key in ("title", "rows", "columns"):
+        if not given.get(key):
+            raise UserError(f"{at}: {key} is missing")
+    where = _selection(given.get("where", {}), "", f"{at}.where")
+    rows = {
+        name: {**where, **_selection(one, "method", f"{at}.rows.{name}")}
+        for name, one in given["rows"].items()
+    }
+    columns = {
+        name: _selection(one, "setting", f"{at}.columns.{name}") for name, one in given["columns"].items()
+    }
     paper = given.get("paper", {})
-    table = Table(title, rows, columns, paper)
+    table = Table(given["title"], rows, columns, paper)
     for row, figures in paper.items():
         if row not in rows:
-            raise UserError(f"tables[{number}].paper: {unknown('row', row, rows)}")
+            raise UserError(f"{at}.paper: {unknown('row', row, rows)}")
         if len(figures) != len(columns):
-            raise UserError(f"tables[{number}].paper.{row}: {len(figures)} figures, {len(columns)} columns")
+            raise UserError(f"{at}.paper.{row}: {len(figures)} figures, {len(columns)} columns")
     for row in rows:
         for column in columns:
             missing = [key for key in ("cell", "method") if not table.entry(row, column).get(key)]
             if missing:
-                raise UserError(f"tables[{number}]: {row}, {column} does not say which {missing[0]}")
+                raise UserError(f"{at}: {row}, {column} does not say which {missing[0]}")
     return table
 
 
-def _selection(given: object, usual: str) -> dict[str, Any]:
+def _selection(given: Any, usual: str, where: str) -> dict[str, Any]:
     found = dict(given) if isinstance(given, Mapping) else {usual: given}
-    for key in found:
-        if key not in SELECTORS:
-            raise unknown("selector", str(key), SELECTORS)
+    try:
+        for key in found:
+            if key not in SELECTORS:
+                raise unknown("selector", key, SELECTORS)
+        check_selection(found)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     return found
 
 
-def _claim(given: Mapping[str, Any], tables: Sequence[Table]) -> Claim:
+def _claim(given: Mapping[str, Any], number: int, tables: Sequence[Table]) -> Claim:
     """A claim; by default it is about all tables, and all columns."""
+    if "says" not in given:
+        raise UserError(f"claims[{number}]: says is missing")
     known = [table.title for table in tables]
     about = tuple(_listed(given.get("tables", known)))
     for title in about:
         if title not in known:
-            raise unknown("table of a claim", title, known)
+            raise UserError(f"claims[{number}]: {unknown('table of a claim', title, known)}")
     chosen = [table for table in tables if table.title in about]
     columns = tuple(_listed(given.get("columns", [*dict.fromkeys(c for t in chosen for c in t.columns)])))
     of = tuple(_listed(given.get("of", [])))
@@ -216,24 +229,22 @@ def _claim(given: Mapping[str, Any], tables: Sequence[Table]) -> Claim:
     ):
         for name in names:
             if name not in there:
-                raise unknown(f"{kind} of a claim", name, there)
+                raise UserError(f"claims[{number}]: {unknown(f'{kind} of a claim', name, there)}")
     if ("ahead" in given) == ("alike" in given):
-        raise UserError(f"claim {given['says']!r}: give either ahead and of, or alike")
+        raise UserError(f"claim {abridged(given['says'])}: give either ahead and of, or alike")
     return Claim(
-        str(given["says"]),
+        given["says"],
         about,
         columns,
-        str(given.get("ahead", "")),
+        given.get("ahead", ""),
         of,
         given.get("alike"),
-        str(given.get("note", "")).strip(),
+        given.get("note", "").strip(),
     )
 
 
-def _listed(value: object) -> list[str]:
-    if isinstance(value, Mapping):
-        raise UserError(f"expected a name or a list of names, not {kind_of(value)}")
-    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def chosen_cells(study: Study, names: Sequence[str]) -> Study:

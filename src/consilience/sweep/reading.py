@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +24,8 @@ KEYS = ("name", "out", "base", "grid", "cells", "apart")
 """What the file of a sweep may say."""
 PLACES = ("name", "out")
 """Keys of a configuration that say where a run's folder is: a cell's is the sweep's affair."""
+MOST_CELLS = 10_000
+"""How many combinations a grid may have, and how many cells a sweep."""
 CARRIED = ("solver", "schedule", "method")
 """The parts whose numbers lanes can carry: all values of one share a computation."""
 NAME = r"[A-Za-z0-9][A-Za-z0-9._=,-]*"
@@ -95,9 +99,8 @@ def _study(given: dict[str, Any], file: Path, overrides: Sequence[str]) -> Study
     cells += [_cell(base, varied, path, label) for label, varied in further]
     if not cells:
         raise UserError("there is nothing to run: give grid or cells")
-    names = [cell.name for cell in cells]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(cell.name for cell in cells).items():
+        if count > 1:
             raise UserError(f"two cells would both be called {name}; give one of cells a label")
     for text in rest:
         _check_override(text, cells)
@@ -129,13 +132,21 @@ def _grid(given: object) -> dict[str, list[object]]:
         if len(set(told)) != len(told):
             raise UserError(f"grid.{key}: {abridged(values)} names a value twice")
         lists[key] = values
+    _check_cells("grid", math.prod(map(len, lists.values())))
     return lists
+
+
+def _check_cells(what: str, count: int) -> None:
+    """Refuse more cells than anybody runs, before they are made."""
+    if count > MOST_CELLS:
+        raise UserError(f"{what}: {count:,} combinations, and {MOST_CELLS:,} are the most in one sweep")
 
 
 def _listed(given: object) -> Iterator[tuple[str | None, Varied]]:
     """The cells that are given one by one, each with its label, if it has one."""
     if not isinstance(given, list):
         raise UserError(f"cells: expected a list, not {kind_of(given)}")
+    _check_cells("cells", len(given))
     for number, item in enumerate(given):
         if not isinstance(item, Mapping) or not item.keys() - {"label"}:
             raise UserError(f"cells[{number}]: expected keys and values, not {abridged(item)}")

@@ -34,8 +34,17 @@ def column(**changes: Any) -> Callable[[], object]:
     return lambda: cs.Dataset.from_table({"a": [1.0, 2.0] * 6, "y": [0, 1] * 6, **changes}, "y")
 
 
-def tokens(**options: Any) -> Callable[[], object]:
-    return lambda: cs.Dataset.from_sequences([[1, 2, 3]] * 5, **options)
+def client(name: Any) -> Callable[[], object]:
+    return lambda: cs.Dataset.from_table({"a": [1.0, 2.0] * 6, "y": [0, 1] * 6}, "y", client=name)
+
+
+def tokens(rows: int = 5, **options: Any) -> Callable[[], object]:
+    return lambda: cs.Dataset.from_sequences([[1, 2, 3]] * rows, **options)
+
+
+def plain(**changes: Any) -> Callable[[], object]:
+    given = {"targets": torch.from_numpy(Y), "test_targets": torch.from_numpy(Y), "outputs": 3, **changes}
+    return lambda: cs.Dataset("own", T, test_inputs=T, **given)
 
 
 def planned(dtype: str = "float32", **changes: Any) -> Callable[[], object]:
@@ -48,8 +57,13 @@ ODD: dict[str, tuple[Callable[[], object], str]] = {
     "classes in words": (of(classes="3"), "own: classes: a whole number"),
     "classes as truth": (of(classes=True), "own: classes: a whole number"),
     "a list of classes": (of(classes=[3]), "own: classes: a whole number"),
+    "no classes": (of(classes=0), "own: classes: a whole number from 1 to"),
+    "fewer than no classes": (of(classes=-1), "own: classes: a whole number from 1 to"),
     "a label of 10^9": (of(targets=LARGE), "own: targets go up to 1000000000"),
-    "10^9 classes": (of(targets=LARGE, classes=10**9 + 1), "own: classes: a whole number up to 10,000,000"),
+    "10^9 classes": (
+        of(targets=LARGE, classes=10**9 + 1),
+        "own: classes: a whole number from 1 to 10,000,000",
+    ),
     "a token of 10^9": (lambda: cs.Dataset.from_sequences([[10**9, 1, 2]] * 5), "classes: a whole number"),
     "negative labels": (of(targets=-Y), "own: targets"),
     "sparse": (of(inputs=T.to_sparse()), "own: inputs are sparse_coo"),
@@ -87,10 +101,15 @@ ODD: dict[str, tuple[Callable[[], object], str]] = {
     "table: a matrix": (column(a=X[:12]), "table: column 'a' has 2 axes"),
     "table: meta": (column(a=torch.zeros(12, device="meta")), "table: a column cannot be read"),
     "table: a target by number": (lambda: cs.Dataset.from_table({"a": [1.0]}, 5), "called by their names"),  # type: ignore[arg-type]
+    "table: a client by number": (client(5), "columns are called by their names, not by 5"),
+    "table: two clients": (client(["a"]), "columns are called by their names, not by ['a']"),
     "sequences: none": (lambda: cs.Dataset.from_sequences(None), "own data: sequences"),  # type: ignore[arg-type]
     "sequences: length": (tokens(length=10**12), "own data: length must be"),
     "sequences: half": (tokens(length=2.5), "own data: length must be"),
     "sequences: padding": (tokens(padding=-1), "own data: padding must be"),
+    "sequences: a true length": (tokens(length=True), "own data: length must be"),
+    "sequences: too long": (tokens(length=10**7, rows=10**4), "own data: 10,000 rows of length 10,000,000"),
+    "sequences: one target": (tokens(targets=5), "own data: targets: one for each sequence"),
     "torch: sparse": (
         lambda: cs.Dataset.from_torch([(T[0].to_sparse(), 0)], [(T[0], 1)]),  # type: ignore[arg-type]
         "training input 0 are sparse_coo",
@@ -99,6 +118,9 @@ ODD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cs.Dataset.from_torch([(T[0], torch.zeros((), device="meta"))], [(T[0], 1)]),  # type: ignore[arg-type]
         "training target 0 are on the device meta",
     ),
+    "a problem in words": (plain(problem="x"), "own: problem: e.g. Classification() is wanted, not 'x'"),
+    "padding in words": (plain(padding="x"), "own: padding: a whole number"),
+    "clients by number": (plain(clients=5), "own: clients: a tuple of names is wanted, not 5"),
     "arrays in place of tensors": (lambda: cs.Dataset("own", X, Y, X, Y, 3), "own: inputs: a tensor"),  # type: ignore[arg-type]
     "out: number": (lambda: cs.run("fedavg", out=5), "run: out: a folder is wanted"),  # type: ignore[arg-type]
     "out: NUL": (lambda: cs.run("fedavg", out="a\0b"), "out: 'a\\x00b' holds the character U+0000"),

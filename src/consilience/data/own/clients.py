@@ -14,7 +14,7 @@ from consilience.data.arrays import Array, Channels, read_inputs, read_targets
 from consilience.data.dataset import Dataset, with_outputs
 from consilience.data.storage import folder_of, readable
 from consilience.data.stored import Inputs, Joined
-from consilience.errors import UserError
+from consilience.errors import UserError, abridged
 from consilience.problems import Problem
 from consilience.types import IntArray
 
@@ -48,7 +48,9 @@ def of_clients(
     if not clients:
         raise UserError(f"{name}: there are no clients")
     if not isinstance(holdout, int | float) or not 0 <= holdout < 1:
-        raise UserError(f"{name}: holdout must be a number of at least 0 and below 1, not {holdout!r}")
+        raise UserError(
+            f"{name}: holdout must be a number of at least 0 and below 1, not {abridged(holdout)}"
+        )
     train: list[Part] = []
     test: list[tuple[int, Part]] = []
     for number, (client, arrays) in enumerate(clients.items()):

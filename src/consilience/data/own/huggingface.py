@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from consilience.data.arrays import Channels, read_inputs, read_targets
 from consilience.data.dataset import Dataset, with_outputs
-from consilience.data.own.rows import Column, chosen, kept_back, listed, of_clients, read_problem, targets_of
+from consilience.data.own.rows import (
+    Column,
+    check_label,
+    chosen,
+    kept_back,
+    listed,
+    of_clients,
+    read_problem,
+    targets_of,
+)
 from consilience.data.own.sequences import of_sequences
 from consilience.errors import UserError, kind_of, unknown
 from consilience.problems import Problem
@@ -32,6 +41,8 @@ def of_huggingface(
     channels: Channels,
 ) -> Dataset:
     """The data set of `Dataset.from_huggingface`, whose arguments these are."""
+    for label in (target, client):
+        check_label(label)
     if isinstance(data, Mapping):
         splits, data = data, data.get("train")
         if data is None:

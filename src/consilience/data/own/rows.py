@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from consilience.errors import UserError, abridged
+from consilience.errors import UserError, abridged, unknown
 from consilience.problems import PROBLEMS, Problem, Regression
 from consilience.types import IntArray
 
@@ -33,7 +33,9 @@ def kept_back(
         clients: [rows] who holds each; the fraction is then kept back of each client's rows.
     """
     if not isinstance(fraction, int | float) or not 0 < fraction < 1:
-        raise UserError(f"{name}: without test rows holdout must be between 0 and 1, not {fraction!r}")
+        raise UserError(
+            f"{name}: without test rows holdout must be between 0 and 1, not {abridged(fraction)}"
+        )
     owners = (
         np.zeros(count, dtype=np.int64) if clients is None else np.unique(clients, return_inverse=True)[1]
     )
@@ -67,7 +69,7 @@ def read_problem(problem: Problem | str | None) -> Problem | None:
     if not isinstance(problem, str):
         return problem
     if problem not in PROBLEMS:
-        raise UserError(f"unknown problem {problem!r} (known: {', '.join(sorted(PROBLEMS))})")
+        raise unknown("problem", problem, PROBLEMS)
     return PROBLEMS[problem]()
 
 
@@ -106,6 +108,12 @@ def check_range(what: str, numbers: Column) -> None:
 def chosen(columns: dict[str, Column], rows: IntArray) -> dict[str, Column]:
     """Some rows of all columns."""
     return {label: column[rows] for label, column in columns.items()}
+
+
+def check_label(label: object) -> None:
+    """Refuse what is no name of a column, nor none."""
+    if not isinstance(label, str | None):
+        raise UserError(f"columns are called by their names, not by {abridged(label)}")
 
 
 def listed(labels: str | Sequence[str]) -> list[str]:

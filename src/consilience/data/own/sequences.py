@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from consilience.data.own.rows import Column, kept_back, of_clients, read_proble
 from consilience.errors import UserError, abridged, said
 from consilience.problems import NextToken, Problem
 from consilience.problems.next_token import PADDING
+from consilience.reading import machine_memory
 from consilience.types import IntArray
 
 MOST = 10**7
@@ -41,7 +42,11 @@ class _Part:
         owners: Sequence[str] | Column | None,
     ) -> _Part:
         for label, column in (("targets", goals), ("clients", owners)):
-            if column is not None and len(column) != len(rows):
+            if column is None:
+                continue
+            if not all(isinstance(one, Sized) for one in (column, rows)):
+                raise UserError(f"{name}: {label}: one for each sequence is wanted, not {abridged(column)}")
+            if len(column) != len(rows):
                 raise UserError(f"{name}: there are {len(column)} {label} for {len(rows)} sequences")
         known = None if owners is None else np.asarray(owners, dtype=object)
         return cls(_read(name, "sequences", rows), None if goals is None else list(goals), known)
@@ -94,8 +99,15 @@ def of_sequences(
         raise UserError(f"{name}: every sequence must have {wanted}")
     longest = length or max(len(inputs) for inputs, _ in every)
     for label, number, least in (("length", longest, 1), ("padding", padding or 0, 0)):
-        if not isinstance(number, int | np.integer) or not least <= number <= MOST:
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int | np.integer)
+            or not least <= number <= MOST
+        ):
             raise UserError(f"{name}: {label} must be a whole number from {least} on, not {abridged(number)}")
+    size = len(every) * longest * np.dtype(np.int64).itemsize
+    if size > machine_memory() // 2:
+        raise UserError(f"{name}: {len(every):,} rows of length {longest:,} would take {size / 1e9:.3g} GB")
     filler = padding
     if filler is None:  # where places without a target do not count, any token will do, else a new one
         filler = 0 if places else 1 + max(int(inputs.max()) for inputs, _ in every)

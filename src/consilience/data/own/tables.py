@@ -16,6 +16,7 @@ import torch
 from consilience.data.dataset import Dataset, with_outputs
 from consilience.data.own.rows import (
     Column,
+    check_label,
     check_range,
     chosen,
     kept_back,
@@ -59,6 +60,7 @@ def of_table(
 ) -> Dataset:
     """The data set of `Dataset.from_table`, whose arguments these are."""
     title = name or (Path(table).stem if isinstance(table, str | Path) else "table")
+    check_label(client)
     train = _columns(title, table, listed(drop))
     for label in (*listed(target), *listed(categorical), *([client] if client else ())):
         if label not in train:

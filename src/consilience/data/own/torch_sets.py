@@ -13,7 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from consilience.data.arrays import check_tensor, read_tensor
-from consilience.errors import UserError, described
+from consilience.errors import UserError, described, kind_of
 
 LOG = logging.getLogger("consilience")
 
@@ -27,8 +27,8 @@ def stacked(name: str, split: str, source: TorchDataset[Any]) -> tuple[Tensor, T
     Items that are random (a transform that crops, say) would be the same in every epoch: that is said.
     """
     if isinstance(source, IterableDataset) or not isinstance(source, Sized):
-        kind = type(source).__name__
-        raise UserError(f"{name}: the {split} data is a {kind} without a length; give a map-style data set")
+        found = kind_of(source)
+        raise UserError(f"{name}: the {split} data is {found} without a length; give a map-style data set")
     inputs: list[Tensor] = []
     targets: list[Tensor] = []
     for row in range(len(source)):
@@ -43,8 +43,9 @@ def stacked(name: str, split: str, source: TorchDataset[Any]) -> tuple[Tensor, T
         except Exception as error:  # whatever a user's data set raises
             raise UserError(f"{name}: {split} row {row} cannot be read ({described(error)})") from error
         if not isinstance(value, Tensor | np.ndarray):
-            kind = type(value).__name__
-            raise UserError(f"{name}: {split} input {row} is a {kind}; use a transform that gives tensors")
+            raise UserError(
+                f"{name}: {split} input {row} is {kind_of(value)}; use a transform that gives tensors"
+            )
         inputs.append(read_tensor(name, f"{split} input {row}", value))
         first = inputs[0]
         if inputs[-1].shape != first.shape or inputs[-1].dtype != first.dtype:
