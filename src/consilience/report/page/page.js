@@ -7,8 +7,8 @@ function shade() {
 }
 function redraw() {
   for (const plot of plots) plot.draw();
-  for (const chip of document.querySelectorAll("nav .chip[data-label]"))
-    chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.label)));
+  for (const button of document.querySelectorAll("button[data-label]"))
+    button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.label)));
   shade();
 }
 function toggle(label) {
@@ -18,8 +18,8 @@ function toggle(label) {
 
 function legend() {
   const chips = data.labels.map((label) => {
-    const chip = el("button", {type: "button", class: "chip", "data-label": label, "aria-pressed": "true"},
-      stroke(entries.get(label)), label);
+    const chip = el("button", {type: "button", class: "chip", "data-label": label, "aria-pressed": "true",
+      title: label.length > 24 ? label : null}, stroke(entries.get(label)), el("span", null, label));
     chip.addEventListener("click", () => toggle(label));
     return chip;
   });
