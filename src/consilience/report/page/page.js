@@ -51,8 +51,8 @@ function groupSection(group) {
     group.partition ? many(group.partition.clients, "client") : null].filter(Boolean).join(" · ");
   return el("section", {"data-group": group.title}, el("h2", null, group.title, unfinished
     ? el("span", {class: "pill unfinished"}, "unfinished") : null, el("span", {class: "soft"}, facts)),
-  hiddenOnes.length ? el("p", {class: "note"}, `Of ${group.entries.length} variants the best ${group.entries.length - hiddenOnes.length} ` +
-    "are drawn at first; the legend switches on the others.") : null,
+  hiddenOnes.length ? el("p", {class: "note"}, `Of ${group.entries.length} methods and variants the best ` +
+    `${group.entries.length - hiddenOnes.length} are drawn at first; the legend switches on the others.`) : null,
   el("div", {class: "figures"}, curves(group, "curves", "Learning curves", "round"),
     curves(group, "bytes", `${group.metric.name} against bytes`, "bytes")),
   el("h3", null, "Results"), results(group), significance(group), differences(group),

@@ -45,6 +45,7 @@ function results(group) {
   const best = means.length ? means.reduce((a, b) => metric.higher_is_better === (a > b) ? a : b) : null;
   const each = (entry) => entry.final.seeds.map(([seed, value]) => `seed ${seed}: ${score(value, metric)}`).join("\n");
   const note = ["Mean ± standard deviation over seeds on the test set, after the last round. ",
+    group.entries.every((entry) => entry.finished) ? "" : "What is not finished has the scores so far. ",
     group.targets.length ? "Rounds to a target are means over the seeds that reached it, whose share stands beside where not all did; " +
       "best is who reached it in the largest share of seeds, then soonest. " : "",
     "Bytes are those of one seed's whole run."];
