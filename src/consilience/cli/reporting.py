@@ -60,7 +60,7 @@ def compare(
         print((csv_text if as_csv else latex_text)(groups), end="")
         return
     for part in tables(groups):
-        console().print(part)
+        console(80).print(part)
 
 
 def list_runs(
@@ -76,4 +76,4 @@ def list_runs(
     if not found:
         raise UserError(f"there are no runs in {folder}")
     names = [printable(str(path.relative_to(folder) if path != folder else path)) for path in found]
-    console().print(run_table([list_run(path, name) for path, name in zip(found, names, strict=True)]))
+    console(110).print(run_table([list_run(path, name) for path, name in zip(found, names, strict=True)]))
