@@ -68,6 +68,18 @@ def test_runs_side_by_side(command: Callable[..., Any], run: Path, tiny: Path, r
     refused(command("compare", run.parent / "nothing"), "nothing is no folder")
 
 
+def test_nothing_is_left_out_on_a_narrow_terminal(
+    command: Callable[..., Any], run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "40")
+    for words in (("compare", run), ("list", run.parent)):
+        answer = command(*words)
+        assert answer.code == 0
+        assert "fedavg" in answer.out
+        assert "…" not in answer.out
+
+
 def test_runs_are_listed(command: Callable[..., Any], run: Path, refused: Callable[..., None]):
     answer = command("list", run.parent)
     assert re.search(

@@ -60,6 +60,8 @@ class Browser:
         self.call("/execute/async", {"script": frames, "args": []})
 
     def click(self, selector: str) -> None:
+        # To where nothing that stays at the top of the page covers it.
+        self.script("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
         found = self.call("/element", {"using": "css selector", "value": selector})[ELEMENT]
         self.call(f"/element/{found}/click")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consilience.experiment.sealing import digest_of_bytes, sealed
+from consilience.experiment.sealing import digest_of_bytes, sealed, with_footer
 from consilience.problems import Classification
 from consilience.report.node_records import Peers
 from consilience.report.summary import summarise
@@ -171,10 +171,9 @@ def _written(
     recipe = {"name": "shards_two_classes", "options": {"holdout": 0.2}, "seed": seeds[0]}
     part = {"recipe": recipe, "sizes": [5 + client for client in range(clients)], "sha256": "ab"}
     part |= {"holdout_sizes": [2] * clients, "dropped": 0, **({"clients": list(names)} if names else {})}
+    settings = CONFIG | {"clients": clients, "seeds": list(seeds), "rounds": rounds} | config
     files = {
-        "config.yaml": json.dumps(
-            CONFIG | {"clients": clients, "seeds": list(seeds), "rounds": rounds} | config
-        ),
+        "config.yaml": with_footer(json.dumps(settings)).decode(),
         "plan.json": json.dumps({"metric": metric._asdict(), "settings": {setting: plan}}),
         "partitions.json": json.dumps({setting: {"data": "d", "seeds": {str(seeds[0]): part}}}),
         "metrics.jsonl": "".join(json.dumps(line) + "\n" for line in records),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -165,12 +166,23 @@ def test_the_page_is_written_beside_its_run_or_where_it_is_asked_for(tmp_path, w
     assert report([first]) == first / "report.html"
     (second / "metrics.jsonl").write_text("")
     assert report([tmp_path / "runs"], tmp_path / "page.html").name == "page.html"
+    assert report([first], tmp_path) == tmp_path / "report.html"
+    with pytest.raises(UserError, match=r"must end in .html"):
+        report([first], first / "metrics.jsonl")
     assert "has no round yet and is left out" in caplog.text
     with pytest.raises(UserError, match="no round has been recorded yet"):
         report([second])
     (first / "weights").mkdir()
     with pytest.raises(UserError, match="holds no run"):
         report([first / "weights"])
+
+
+def test_folders_may_have_any_name(tmp_path, written):
+    path = written(tmp_path / os.fsdecode(b"\xff\x1b[2J") / "run")
+    other = written(tmp_path / "other" / "run")
+    page = render(collected(path, other)).encode().decode()
+    assert "\x1b" not in page
+    assert read(page).texts["title", 1].startswith(r"\udcff\x1b[2J/run, other/run")
 
 
 def test_scripts_are_written_without_mistakes(tmp_path):

@@ -92,6 +92,25 @@ def test_the_page(tmp_path, page):
             "round"
         )
 
+        # On maps they begin at the cell where the pointer was, the first client's, or enter at the first one.
+        for plot, client in (("partition", "c"), ("curvature", "b")):
+            focus = f'document.querySelector("{graph} figure[data-plot={plot}] svg[tabindex]").focus();'
+            told = view.script(f"{focus}{key};{key};return document.getElementById('hint').textContent")
+            assert told.startswith(client)
+        mark = "return document.activeElement.querySelector('.mark').getAttribute('visibility')"
+        assert view.script(mark) == "visible"
+
+        # Tables go in the order of a column; what is not known comes last.
+        head = f"{graph} [data-table=results] th:nth-child(2)"
+        rows = f"{graph} [data-table=results] tbody tr td:first-child"
+        for order in ("descending", "ascending"):
+            view.click(f"{head} button")
+            assert view.script(f'return document.querySelector("{head}").ariaSort') == order
+            shown = texts(view, rows)
+            assert shown == (
+                [HOSTILE, "hwa", "fedavg"] if order == "descending" else ["fedavg", "hwa", HOSTILE]
+            )
+
         # Axes change: over bytes, logarithmic, another score.
         choose = (
             "const one = document.querySelector(arguments[0]); one.value = arguments[1];"

@@ -8,6 +8,7 @@ import io
 import pytest
 
 from consilience.experiment.reading import read_runs
+from consilience.problems import Regression
 from consilience.report.papers import csv_text, latex_text
 from consilience.report.runs import grouped
 
@@ -46,6 +47,38 @@ def test_values_are_as_they_were_recorded(groups):
     assert (first["rounds_to_0.5"], first["seeds_that_reached_0.9"]) == ("4.0", "2")
     assert (second["rounds_to_0.9"], second["seeds_that_reached_0.9"]) == ("", "0")
     assert float(first["anova_p"]) < 0.001
+
+
+def test_every_method_is_tested_against_the_best(tmp_path, written):
+    written(tmp_path / "run", ("fedavg", "hwa", "swa"))
+    *others, best = csv.DictReader(io.StringIO(csv_text(grouped(read_runs([tmp_path])))))
+    assert [best[key] for key in ("difference", "test", "p", "p_holm")] == [""] * 4
+    assert [one["test"] for one in others] == ["paired t-test"] * 2
+    assert [float(one["difference"]) for one in others] == pytest.approx([-2 / 9 + 0.02, -1 / 9 + 0.01])
+    assert all(float(one["p"]) < float(one["p_holm"]) < 0.05 for one in others)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("[2cm] a", r"{[}2cm{]} a"),
+        ("* a", "{*} a"),
+        ("a\n\\input{b}", r"a \textbackslash{}input\{b\}"),
+        ("a|b", "a$|$b"),
+    ],
+)
+def test_no_name_is_a_command_of_latex(tmp_path, written, name, printed):
+    written(tmp_path / "run", (name, "hwa"), setting=name)
+    written(tmp_path / "other", ("hwa",), setting="other")
+    lines = latex_text(grouped(read_runs([tmp_path]))).splitlines()
+    assert sum(line.startswith(f"{printed} & ") for line in lines) == 1
+    assert sum(line.endswith(rf"\emph{{{printed}}}}} \\") for line in lines) == 1
+    assert all(line.startswith(("%", "\\", "Method", "hwa & ", printed)) for line in lines)
+
+
+def test_scores_below_zero_have_a_minus(tmp_path, written):
+    written(tmp_path / "run", ["fedavg"], metric=Regression.metric, values=lambda *_: -0.5)
+    assert r"fedavg & \textbf{$-$0.5000 $\pm$ 0} & " in latex_text(grouped(read_runs([tmp_path])))
 
 
 def test_settings_are_apart_and_metrics_have_tables_of_their_own(tmp_path, written):

@@ -88,10 +88,12 @@ def test_a_run_that_goes_on_says_how_far_it_is(tmp_path, written):
     ("name", "text", "says"),
     [
         ("metrics.jsonl", "{]\n", "Expecting"),
-        ("metrics.jsonl", '{"setting": "star"}\n', "has no 'method'"),
-        ("clients.jsonl", '{"setting": "star"}\n', "something is missing"),
-        ("plan.json", '{"settings": {"star": {"methods": 3}}}', "something is missing"),
-        ("partitions.json", '{"star": 1}', "something is missing"),
+        ("metrics.jsonl", '{"setting": "star"}\n', "line 1: method: Field required"),
+        ("clients.jsonl", '{"setting": "star"}\n', "line 1: method: Field required"),
+        ("plan.json", '{"settings": {"star": {"methods": 3}}}', "settings.star.methods: Input should be"),
+        ("plan.json", '{"metric": {"name": "a", "scale": 3}}', "metric.scale: Extra inputs"),
+        ("partitions.json", '{"star": 1}', "star: Input should be"),
+        ("partitions.json", '{"star": {"seeds": {"0": {"sizes": "many"}}}}', "star.seeds.0.sizes: Input"),
         ("config.yaml", "a: [", "expected"),
         ("config.yaml", "3", "holds no configuration"),
     ],
@@ -103,6 +105,54 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path, written, name, text, says
         read_run(path)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("metrics.jsonl", "round", "1e999"),
+        ("metrics.jsonl", "round", "-1"),
+        ("metrics.jsonl", "seed", "[1]"),
+        ("metrics.jsonl", "seconds", "9" * 400),
+        ("metrics.jsonl", "bytes_up", "NaN"),
+        ("metrics.jsonl", "test_accuracy", '"high"'),
+        ("metrics.jsonl", "test_loss", "-1e999"),
+        ("metrics.jsonl", "method", '"\\ud800"'),
+        ("metrics.jsonl", "setting", '"\\u001b[2J"'),
+        ("metrics.jsonl", "swept", "7"),
+        ("metrics.jsonl", "nodes", '{"accuracy": [true]}'),
+        ("metrics.jsonl", "dropped", '"all"'),
+        ("clients.jsonl", "client", "1e999"),
+        ("clients.jsonl", "own_accuracy", "{}"),
+        ("clients.jsonl", "curvature", '[[1], "a"]'),
+        ("plan.json", "settings", '{"star": {"methods": {}, "held": 3}}'),
+        ("plan.json", "metric", '{"name": "accuracy", "percent": "yes"}'),
+    ],
+)
+def test_values_that_no_run_writes_are_named_in_one_line(tmp_path, written, name, key, value):
+    path = written(tmp_path / "a", ended=False)
+    first, rest = (path / name).read_text().partition("\n")[::2]
+    (path / name).write_text(
+        json.dumps(json.loads(first) | {key: "HERE"}).replace('"HERE"', value) + "\n" + rest
+    )
+    with pytest.raises(UserError, match=f"{name} is damaged: ") as refused:
+        read_run(path)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("change", [{"targets": "all"}, {"compare": [3]}, {"note": {}}])
+def test_a_configuration_has_its_form(tmp_path, written, change):
+    path = written(tmp_path / "a", ended=False, **change)
+    with pytest.raises(UserError, match=r"config.yaml is damaged: "):
+        read_run(path)
+
+
+def test_an_edited_configuration_is_refused_before_the_run_has_ended(tmp_path, written):
+    path = written(tmp_path / "a", ended=False)
+    (path / CONFIG).write_text((path / CONFIG).read_text().replace("0.1", "0.2"))
+    with pytest.raises(UserError, match=r"config.yaml is damaged or was edited"):
+        read_run(path)
 
 
 @pytest.mark.parametrize("text", ['{"name": ', "[]", '{"name": "a"}'])

@@ -29,14 +29,15 @@ def report(
     paths: RunPaths,
     to: Annotated[
         Path | None,
-        typer.Option(help="The file; by default report.html in the folder of a single run, or here."),
+        typer.Option(help="The file, or its folder; by default report.html in the run's, of several here."),
     ] = None,
     target: Targets = None,
 ) -> None:
     """Write one page about runs, which shows curves, tables, tests and maps, and needs no network."""
+    from consilience.errors import printable
     from consilience.experiment.reporting import report as write
 
-    print(f"report: {write(paths, to, target)}")
+    print(printable(f"report: {write(paths, to, target)}"))
 
 
 def compare(
@@ -59,7 +60,7 @@ def compare(
         print((csv_text if as_csv else latex_text)(groups), end="")
         return
     for part in tables(groups):
-        console().print(part)
+        console(80).print(part)
 
 
 def list_runs(
@@ -67,12 +68,12 @@ def list_runs(
 ) -> None:
     """List the runs in a folder: their methods, rounds, seeds, best score, date, digest and state."""
     from consilience.cli.screen import console
-    from consilience.errors import UserError
+    from consilience.errors import UserError, printable
     from consilience.experiment.reading import find_runs, list_run
     from consilience.report.listing import run_table
 
     found = find_runs(folder)
     if not found:
         raise UserError(f"there are no runs in {folder}")
-    names = [str(path.relative_to(folder)) if path != folder else str(path) for path in found]
-    console().print(run_table([list_run(path, name) for path, name in zip(found, names, strict=True)]))
+    names = [printable(str(path.relative_to(folder) if path != folder else path)) for path in found]
+    console(110).print(run_table([list_run(path, name) for path, name in zip(found, names, strict=True)]))

@@ -9,10 +9,15 @@ from rich.console import Console
 from consilience.errors import printable
 
 
-def console() -> Console:
-    """Standard output; wide enough for tables where it is not a terminal."""
+def console(least: int = 0) -> Console:
+    """Standard output; wide enough for tables where it is not a terminal.
+
+    Args:
+        least: The fewest columns. A terminal that has fewer breaks lines, which is better than to leave out
+            what there is no room for.
+    """
     found = Console()
-    return found if found.is_terminal else Console(width=120)
+    return Console(width=max(found.width if found.is_terminal else 120, least))
 
 
 def guard_log() -> None:

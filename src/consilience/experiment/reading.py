@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from consilience.errors import UserError, described
+from consilience.errors import UserError, described, printable
+from consilience.experiment import forms
 from consilience.experiment.folder import CLIENTS, CONFIG, METRICS, PARTITIONS, PLAN, SUMMARY, RunFolder
 from consilience.experiment.sealing import read_sealed
 from consilience.plain import read_yaml
@@ -18,8 +19,6 @@ from consilience.report.listing import Listing
 from consilience.report.runs import Run, distinct
 from consilience.sweeping import without_numbers
 
-CLIENT_KEYS = frozenset({"setting", "method", "seed", "client"})
-"""What every line about a client has."""
 STATUS = "status.json"
 """The file by which a member of a real federation is known, whose folder is no run's."""
 
@@ -28,7 +27,7 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
     """The runs in some folders, or in those below, with names that tell them apart."""
     found = list(dict.fromkeys(path for given in paths for path in _given(given)))
     names = distinct([path.resolve() for path in found])
-    return [read_run(path, name) for path, name in zip(found, names, strict=True)]
+    return [read_run(path, printable(name)) for path, name in zip(found, names, strict=True)]
 
 
 def _given(path: Path) -> list[Path]:
@@ -58,23 +57,17 @@ def read_run(path: Path, name: str = "") -> Run:
     folder = RunFolder(path)
     for reason in folder.altered():
         raise UserError(reason)
-    config = _read_config(path / CONFIG)
-    plan, summary = read_object(path / PLAN), _read_summary(path)
-    records = folder.read_lines(METRICS)
-    clients, partitions = folder.read_lines(CLIENTS), read_object(path / PARTITIONS)
-    for file, sound in (
-        (CLIENTS, all(line.keys() >= CLIENT_KEYS for line in clients)),
-        (PLAN, all(map(_is_planned, plan.get("settings", {}).values()))),
-        (
-            PARTITIONS,
-            all(isinstance(one, dict) and isinstance(one.get("seeds"), dict) for one in partitions.values()),
-        ),
-    ):
-        if not sound:
-            raise UserError(f"{path / file} is damaged: something is missing in it")
-    metric = _metric(path, plan, summary, records)
+    config, plan, summary = _read_config(path / CONFIG), _read_plan(path), _read_summary(path)
+    if not summary:
+        folder.check_config()
+    records, clients = folder.read_lines(METRICS), folder.read_lines(CLIENTS)
+    partitions = read_object(path / PARTITIONS)
+    forms.check_lines(path / METRICS, forms.MetricsLine, records)
+    forms.check_lines(path / CLIENTS, forms.ClientLine, clients)
+    forms.check_form(path / PARTITIONS, forms.Splits, partitions)
+    metric = _metric(plan, summary, records)
     run = Run(
-        name=name or path.name,
+        name=name or printable(path.name),
         path=path,
         config=config,
         metric=metric,
@@ -95,15 +88,6 @@ def read_run(path: Path, name: str = "") -> Run:
     return run
 
 
-def _is_planned(setting: object) -> bool:
-    """Whether this is what a plan says of a setting."""
-    methods = setting.get("methods") if isinstance(setting, dict) else None
-    return isinstance(methods, dict) and all(
-        isinstance(one, dict) and isinstance(one.get("rounds"), int) and isinstance(one.get("seeds"), list)
-        for one in methods.values()
-    )
-
-
 def list_run(path: Path, name: str) -> Listing:
     """What a list says of a run; of one that has ended, its summary is enough. Damage is a part of it."""
     try:
@@ -115,9 +99,7 @@ def list_run(path: Path, name: str) -> Listing:
             rounds = [max(lines) for by_seed in run.rows.values() for lines in by_seed.values()]
             return Listing(name, run.state, methods, max(rounds, default=0), len(seeds), written=run.written)
         rows, metric = summary["methods"], known_metric(summary["metric"])
-        plan = read_object(path / PLAN)
-        if "metric" in plan:
-            metric = Metric(**plan["metric"])
+        metric = _planned_metric(_read_plan(path)) or metric
         several = len({row["setting"] for row in rows}) > 1
         names = [f"{row['setting']}: {row['method']}" if several else row["method"] for row in rows]
         finals = [row[f"final_{metric.name}"]["mean"] for row in rows]
@@ -148,7 +130,18 @@ def _counted(lines: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _read_summary(path: Path) -> dict[str, Any]:
     """The summary of the run in a folder; an empty one where it has not ended."""
-    return read_sealed(path / SUMMARY) if (path / SUMMARY).exists() else {}
+    if not (path / SUMMARY).exists():
+        return {}
+    found = read_sealed(path / SUMMARY)
+    forms.check_form(path / SUMMARY, forms.Summary, found)
+    return found
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    """What the run in a folder was going to do; nothing where it does not say."""
+    found = read_object(path / PLAN)
+    forms.check_form(path / PLAN, forms.Plan, found)
+    return found
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -171,23 +164,25 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: {error}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: it holds no configuration")
+    forms.check_form(path, forms.Configuration, found)
     return found
 
 
 def _metric(
-    path: Path, plan: Mapping[str, Any], summary: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
+    plan: Mapping[str, Any], summary: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
 ) -> Metric:
     """The score by which the methods of a run are compared, by what its files say."""
-    try:
-        if "metric" in plan:
-            return Metric(**plan["metric"])
-        if "metric" in summary:
-            return known_metric(summary["metric"])
-    except TypeError as error:
-        raise UserError(f"{path / PLAN} is damaged: {error}") from None
+    if planned := _planned_metric(plan):
+        return planned
+    if summary:
+        return known_metric(summary["metric"])
     keys = next(iter(records), {})
     fitting = [one.metric for one in PROBLEMS.values() if f"test_{one.metric.name}" in keys]
     return fitting[0] if fitting else Metric("loss", higher_is_better=False)
+
+
+def _planned_metric(plan: Mapping[str, Any]) -> Metric | None:
+    return Metric(**plan["metric"]) if plan.get("metric") else None
 
 
 def known_metric(name: str) -> Metric:

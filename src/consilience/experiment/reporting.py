@@ -21,11 +21,15 @@ def report(paths: Iterable[Path], to: Path | None = None, targets: Sequence[floa
 
     Args:
         paths: Folders of runs, or folders that hold such.
-        to: The file; by default report.html, in the folder of a single run or in the working directory.
+        to: The file, or the folder for report.html; by default that of a single run, else the working
+            directory.
         targets: Values of the metric to look for; by default those of the runs.
     """
     runs, groups = compared(paths, targets)
-    file = to or (runs[0].path if len(runs) == 1 else Path()) / REPORT
+    usual = (runs[0].path if len(runs) == 1 else Path()) / REPORT
+    file = usual if to is None else to / REPORT if to.is_dir() else to
+    if file.suffix != ".html":
+        raise UserError(f"{file} would be a page, so that its name must end in .html")
     if not file.parent.is_dir():
         raise UserError(f"there is no folder {file.parent} to write {file.name} to")
     atomic_write(file, render(collect(runs, groups)).encode())

@@ -18,9 +18,12 @@ from consilience.report.table import NOTHING, comparison_table
 def tables(groups: Sequence[Group]) -> list[RenderableType]:
     """What there is to print: a table for every metric with its targets, then tests within every group."""
     found: list[RenderableType] = []
-    for metric, targets in dict.fromkeys((group.metric, group.targets) for group in groups):
+    kinds = dict.fromkeys((group.metric, group.targets) for group in groups)
+    for metric, targets in kinds:
         alike = [group for group in groups if (group.metric, group.targets) == (metric, targets)]
         rows = [row for group in alike for row in group.summaries()]
+        if len(kinds) > 1 and len(alike) == 1:  # else a column tells the settings
+            found.append(Text(alike[0].title, style="bold"))
         found += [comparison_table(rows, targets, metric), ""]
     for group in groups:
         found += _tests(group, named=len(groups) > 1)
@@ -59,7 +62,8 @@ def _told(found: Comparison) -> str:
 
 def _remarks(group: Group) -> list[str]:
     """What a reader must know who takes the methods of a group for comparable."""
-    lines = [f"{one.label} is not finished" for one in group.entries if not one.finished]
+    unfinished = [one.label for one in group.entries if not one.finished]
+    lines = [f"not finished, so that scores are those so far: {', '.join(unfinished)}"] if unfinished else []
     for key, values in group.differences().items():
         lines.append(f"runs differ in {key}: {', '.join(f'{run} {value}' for run, value in values.items())}")
     return [f"{group.title}: {line}" for line in lines]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from consilience.problems import Metric
 from consilience.report.runs import Group
-from consilience.report.significance import Variance, shown_p, variance
+from consilience.report.significance import Variance, against, shown_p, variance
 from consilience.report.summary import MethodSummary, soonest, target_key
 from consilience.report.table import bold, shown_final, shown_rounds
 from consilience.report.units import human_bytes
@@ -19,13 +19,18 @@ from consilience.report.units import human_bytes
 SPECIAL = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"<": "$<$", ">": "$>$", "±": r"$\pm$", "–": "--", "\n": " ", "\r": " "}
+    | {"<": "$<$", ">": "$>$", "|": "$|$", "±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
+    | {"[": "{[}", "]": "{]}", "*": "{*}"}  # after the end of a line they would say how it ends
 )
 """What LaTeX would take for something else than a letter."""
 
 
 def csv_text(groups: Sequence[Group]) -> str:
-    """A line for every method of every group; scores are as they were recorded, not in per cent."""
+    """A line for every method of every group; scores are as they were recorded, not in per cent.
+
+    `difference` and the p-values beside it are those of the tests against the method that is the best of its
+    group, which has none.
+    """
     rows = [row for group in groups for row in _rows(group)]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
@@ -36,9 +41,10 @@ def csv_text(groups: Sequence[Group]) -> str:
 
 
 def _rows(group: Group) -> list[dict[str, Any]]:
-    found = variance(group.finals())
+    finals = group.finals()
+    found, tests = variance(finals), against(group.best, finals)
     rows = []
-    for one in group.entries:
+    for one, test in zip(group.entries, tests, strict=True):
         told = one.summary
         reached = {target: told.rounds_to[target_key(target)] for target in group.targets}
         rows.append(
@@ -55,7 +61,9 @@ def _rows(group: Group) -> list[dict[str, Any]]:
             | {f"rounds_to_{target:g}": one["mean"] for target, one in reached.items()}
             | {f"seeds_that_reached_{target:g}": one["reached"] for target, one in reached.items()}
             | {"bytes_up": told.bytes_up, "bytes_down": told.bytes_down, "diverged": told.diverged}
-            | {"anova_p": None if found is None else found.p}
+            | {"difference": test and test.difference, "test": test and test.test}
+            | {"p": test and test.p, "p_holm": test and test.holm}
+            | {"anova_p": found and found.p}
         )
     return rows
 
@@ -86,7 +94,7 @@ def _origins(groups: Sequence[Group]) -> list[str]:
     """What a reader of the source should know of the numbers."""
     runs = {run: None for group in groups for one in group.entries for run in one.runs}
     lines = [r"needs \usepackage{booktabs}; mean and standard deviation over seeds, on the test set"]
-    lines += [f"runs: {', '.join(runs)}"]
+    lines += [" ".join(f"runs: {', '.join(runs)}".split())]
     for group in groups:
         seeds = sorted({one.summary.seeds for one in group.entries})
         told = f"{group.title}: {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
@@ -118,7 +126,7 @@ def _cells(rows: Sequence[MethodSummary], metric: Metric, targets: Sequence[floa
     return [
         [
             Text(row.method),
-            bold(shown_final(row, metric), when=row.final_mean == best),
+            bold(shown_final(row, metric).replace("-", "−"), when=row.final_mean == best),
             *(bold(shown_rounds(row.rounds_to[key]), when=first[key][place]) for key in keys),
             Text(human_bytes(row.bytes_up)),
             Text(human_bytes(row.bytes_down)),
@@ -137,5 +145,7 @@ def _word(text: str) -> str:
 
     >>> print(_word("fedprox mu=0.1_a & 80 %"))
     fedprox mu=0.1\_a \& 80 \%
+    >>> print(_word("[1mm]\n*"))
+    {[}1mm{]} {*}
     """
-    return text.translate(SPECIAL)
+    return " ".join(text.split()).translate(SPECIAL)

@@ -71,8 +71,7 @@ function lines(width, spec) {
   const all = series.flatMap((one) => one.points), xs = all.map((point) => point.x);
   const ys = all.flatMap((point) => [point.y - (point.spread || 0), point.y + (point.spread || 0)])
     .filter((value) => !spec.y.log || value > 0);
-  const ends = (values) => [Math.min(...values), Math.max(...values)];
-  let [x0, x1] = ends(xs), [y0, y1] = ends(ys.length ? ys : all.map((point) => point.y));
+  let [x0, x1] = extremes(xs), [y0, y1] = extremes(ys.length ? ys : all.map((point) => point.y));
   if (spec.y.log) [y0, y1] = [y0 / 1.05, y1 * 1.05];
   else {
     const room = Math.max((y1 - y0) * 0.05, Math.abs(y1) * 0.005, 1e-9);
@@ -183,10 +182,17 @@ function curves(group, kind, title, axis) {
         lower: state.score === main ? !metric.higher_is_better : /loss/.test(state.score)}});
   };
   const several = group.entries.some((entry) => entry.seeds.length > 1);
-  const note = () => [several ? "Lines are means over seeds, bands ± one standard deviation."
-    : "One seed: there is no spread to show.",
+  const note = () => {
+    const on = group.entries.filter(isShown).map((entry) => [entry, entry.curves[state.score]]);
+    const silent = on.filter(([, curve]) => !curve || !curve.mean.some(known)).map(([entry]) => entry.label);
+    const fewer = on.some(([entry, curve]) => curve && curve.seeds.some((count) => count && count < entry.seeds.length));
+    return [several ? "Lines are means over seeds, bands ± one standard deviation."
+      : "One seed: there is no spread to show.",
+    fewer ? "Where a seed has no finite value, they are those of the others." : null,
+    silent.length ? `No finite value: ${silent.join(", ")}.` : null,
     group.thinned ? "Some rounds are left out of the drawing; tables use all." : null,
     state.score === main && group.targets.length ? "Dotted: the targets." : null].filter(Boolean).join(" ");
+  };
   const [whole, made] = figure(kind, title, controls, make, note);
   plot = made;
   return whole;

@@ -26,12 +26,15 @@ REFERENCES = 12
 def collect(runs: Sequence[Run], groups: Sequence[Group]) -> dict[str, Any]:
     """All that the page shows: `runs` with their configurations, `groups` of methods with their results."""
     labels = list(dict.fromkeys(one.label for group in groups for one in group.entries))
+    drawn = {label for group in groups for label in _drawn(group)}
+    # Those that are drawn at first have the looks that differ most.
+    looks = sorted(labels, key=lambda label: label not in drawn)
     points = per_curve(sum(len(group.entries) for group in groups))
     return {
         "title": some_of([run.name for run in runs]),
         "runs": [_run(run) for run in runs],
         "labels": labels,
-        "groups": [_group(group, labels, points) for group in groups],
+        "groups": [_group(group, looks, points) for group in groups],
     }
 
 
@@ -48,12 +51,16 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _group(group: Group, labels: Sequence[str], points: int) -> dict[str, Any]:
+def _drawn(group: Group) -> list[str]:
+    """The methods whose curves are drawn at first."""
     rows = {(group.title, one.label): one.by_seed for one in group.entries}
-    hidden = {label for _, label in worse(list(rows), rows, group.metric)}
-    entries = [
-        _entry(one, group, labels, points) | {"shown": one.label not in hidden} for one in group.entries
-    ]
+    left_out = worse(list(rows), rows, group.metric)
+    return [label for setting, label in rows if (setting, label) not in left_out]
+
+
+def _group(group: Group, looks: Sequence[str], points: int) -> dict[str, Any]:
+    drawn = _drawn(group)
+    entries = [_entry(one, group, looks, points) | {"shown": one.label in drawn} for one in group.entries]
     return {
         "title": group.title,
         "metric": {**group.metric._asdict(), "unit": group.metric.unit},
@@ -73,14 +80,14 @@ def _group(group: Group, labels: Sequence[str], points: int) -> dict[str, Any]:
     }
 
 
-def _entry(one: Entry, group: Group, labels: Sequence[str], points: int) -> dict[str, Any]:
+def _entry(one: Entry, group: Group, looks: Sequence[str], points: int) -> dict[str, Any]:
     told = one.summary
     drawn, thinned = curves(one.by_seed, points)
     ends = finals_by_seed(one.by_seed, f"test_{group.metric.name}")
     finals = [[seed, value if math.isfinite(value) else None] for seed, value in ends.items()]
     return {
         "label": one.label,
-        "style": labels.index(one.label),
+        "style": looks.index(one.label),
         "runs": list(one.runs),
         "finished": one.finished,
         "seeds": sorted(one.by_seed),

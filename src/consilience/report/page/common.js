@@ -45,6 +45,12 @@ function span(seconds) {
   if (seconds < 5400) return Math.round(seconds / 60) + " min";
   return seconds < 172800 ? (seconds / 3600).toFixed(1) + " h" : Math.round(seconds / 86400) + " d";
 }
+// The least and the largest of many numbers: arguments of Math.min would be too many.
+function extremes(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
+  return [low, high];
+}
 const many = (count, word) => count + " " + word + (count === 1 ? "" : "s");
 
 function mixed(share) {

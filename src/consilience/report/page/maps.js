@@ -3,11 +3,48 @@ function tickStep(count, room) {
   for (let power = 1; ; power *= 10) for (const step of [1, 2, 5]) if (count / (step * power) <= room) return step * power;
 }
 
+// Tells the cell of a grid at the pointer, or where arrow keys lead; grid: {left, top, width, height, columns, rows},
+// in sizes of a cell.
+function explored(picture, grid, words) {
+  const mark = svg("rect", {class: "mark", width: grid.width, height: grid.height, visibility: "hidden"});
+  const leave = () => mark.setAttribute("visibility", "hidden");
+  let at = null;
+  const visit = (column, row) => {
+    at = [column, row];
+    for (const [name, value] of [["x", grid.left + column * grid.width], ["y", grid.top + row * grid.height], ["visibility", "visible"]])
+      mark.setAttribute(name, value);
+    return words(row, column);
+  };
+  picture.setAttribute("tabindex", 0);
+  picture.append(mark);
+  hinted(picture, (event) => {
+    const box = picture.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left - grid.left) / grid.width);
+    const row = Math.floor((event.clientY - box.top - grid.top) / grid.height);
+    if (column >= 0 && column < grid.columns && row >= 0 && row < grid.rows) return visit(column, row);
+    leave();
+    return null;
+  });
+  picture.addEventListener("pointerleave", leave);
+  picture.addEventListener("blur", () => { leave(); tell(null); });
+  picture.addEventListener("keydown", (event) => {
+    const step = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const within = (place, count) => Math.min(Math.max(place, 0), count - 1);
+    const told = at ? visit(within(at[0] + step[0], grid.columns), within(at[1] + step[1], grid.rows)) : visit(0, 0);
+    mark.scrollIntoView({block: "nearest", inline: "nearest"});
+    const box = mark.getBoundingClientRect();
+    tell(told, box.right, box.bottom);
+  });
+  return picture;
+}
+
 function bubbles(group) {
   const part = group.partition;
   if (!part) return null;
   const counts = part.counts, clients = counts.length, classes = counts[0].length;
-  const largest = Math.max(1, ...counts.flat()), name = (client) => part.names[client] || `client ${client}`;
+  const largest = Math.max(1, extremes(counts.flat())[1]), name = (client) => part.names[client] || `client ${client}`;
   const make = (given) => {
     const left = part.classes ? 34 : 12, cell = Math.max(9, Math.min(34, (given - left - 12) / clients));
     const row = Math.min(cell, 26), width = Math.max(given, left + clients * cell + 12);
@@ -37,11 +74,9 @@ function bubbles(group) {
     }));
     picture.append(svg("path", {class: "bubble", d: d.join("")}),
       svg("text", {class: "axis", x: left, y: height - 4}, part.classes ? "client (classes upwards)" : "client"));
-    return hinted(picture, (event) => {
-      const box = picture.getBoundingClientRect(), client = Math.floor((event.clientX - box.left - left) / cell);
-      const label = classes - 1 - Math.floor((event.clientY - box.top - 4) / row);
-      if (!(client >= 0 && client < clients && label >= 0 && label < classes)) return null;
-      const total = counts[client].reduce((sum, count) => sum + count, 0);
+    const grid = {left, top: 4, width: cell, height: row, columns: clients, rows: classes};
+    return explored(picture, grid, (place, client) => {
+      const total = counts[client].reduce((sum, count) => sum + count, 0), label = classes - 1 - place;
       return `${name(client)}: ${many(total, "row")}` + (part.classes ? `\nclass ${label}: ${counts[client][label]}` : "");
     });
   };
@@ -57,10 +92,10 @@ function bubbles(group) {
 function cells(given, spec) {
   const rows = spec.values.length, columns = spec.values[0].length, left = 46;
   const width = Math.max(given, left + columns * 2 + 12), cell = (width - left - 12) / columns;
-  const row = Math.max(2, Math.min(20, Math.max(240 / rows, 6))), height = rows * row + 44;
+  const row = Math.min(20, Math.max(480 / rows, 1.5)), height = rows * row + 44;
   const canvas = el("canvas", {width: columns, height: rows}), paper = canvas.getContext("2d");
   spec.values.forEach((line, r) => line.forEach((value, c) => {
-    const share = known(value) ? spec.share(value, r) : null;
+    const share = known(value) ? spec.share(value, c) : null;
     if (share === null || Number.isNaN(share)) return;
     paper.fillStyle = rgb(mixed(share));
     paper.fillRect(c, r, 1, 1);
@@ -74,11 +109,7 @@ function cells(given, spec) {
   for (let r = 0; r < rows; r += stepY) picture.append(svg("text",
     {x: left - 7, y: 4 + (r + 0.5) * row + 4, "text-anchor": "end"}, String(spec.row(r))));
   picture.append(svg("text", {class: "axis", x: left, y: height - 4}, spec.axes));
-  return hinted(picture, (event) => {
-    const box = picture.getBoundingClientRect();
-    const c = Math.floor((event.clientX - box.left - left) / cell), r = Math.floor((event.clientY - box.top - 4) / row);
-    return r >= 0 && r < rows && c >= 0 && c < columns ? spec.words(r, c) : null;
-  });
+  return explored(picture, {left, top: 4, width: cell, height: row, columns, rows}, spec.words);
 }
 function colourBar(low, high) {
   const bar = svg("svg", {viewBox: "0 0 60 4", preserveAspectRatio: "none", "aria-hidden": "true"});
@@ -88,7 +119,7 @@ function colourBar(low, high) {
 }
 
 // A figure with the map of one method at a time.
-function mapped(group, kind, title, told, more, make, note) {
+function mapped(group, kind, title, told, more, make, note, wide) {
   const there = group.entries.map((entry, index) => [index, entry]).filter(([index]) => told.entries[index]);
   const state = {at: there[0][0]};
   let plot = null;
@@ -96,7 +127,7 @@ function mapped(group, kind, title, told, more, make, note) {
   const controls = [there.length > 1 ? choice("method", there.map(([index, entry]) => [String(index), entry.label]),
     (value) => { state.at = Number(value); redraw(); }, String(state.at)) : null, more(redraw)];
   const [whole, made] = figure(kind, title, controls, (width) => make(width, told.entries[state.at], group.entries[state.at]),
-    () => note(told.entries[state.at]));
+    () => note(told.entries[state.at]), wide);
   plot = made;
   return whole;
 }
@@ -105,7 +136,7 @@ function nodeMap(group) {
   if (!group.nodes) return null;
   const metric = group.metric, names = (group.partition || {}).names || [];
   const values = group.nodes.entries.flatMap((one) => one ? one.values.flat() : []).filter(known);
-  const [low, high] = values.length ? [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))] : [0, 1];
+  const [low, high] = values.length ? extremes(values) : [0, 1];
   const share = (value) => {
     const part = (value - low) / (high - low || 1);
     return metric.higher_is_better ? part : 1 - part;
@@ -126,22 +157,27 @@ function curvatureMap(group) {
   const state = {each: true, log: false}, part = group.partition, names = (part || {}).names || [];
   const more = (redraw) => [tick("each client by its largest", (on) => { state.each = on; redraw(); }, true),
     tick("log", (on) => { state.log = on; redraw(); })];
+  // Clients stand side by side and classes upwards, as they do where it is shown who holds what.
   return mapped(group, "curvature", "Curvature of each output at each client", group.curvature, more, (width, one, entry) => {
-    const tops = one.values.map((line) => Math.max(...line.filter(known), 0)), top = Math.max(...tops);
-    const share = (value, r) => {
-      const most = state.each ? tops[r] : top;
+    const tops = one.values.map((line) => Math.max(extremes(line.filter(known))[1], 0)), top = extremes(tops)[1];
+    const outputs = extremes(one.values.map((line) => line.length))[1], output = (r) => outputs - 1 - r;
+    const called = (c) => names[one.clients[c]] || `client ${one.clients[c]}`;
+    const share = (value, c) => {
+      const most = state.each ? tops[c] : top;
       if (!most) return 0;
       return state.log ? Math.max(0, 1 + Math.log10(Math.max(value / most, 1e-6)) / 6) : value / most;
     };
-    return el("div", null, cells(width, {values: one.values, share, axes: "output, i.e. class (clients downwards)",
+    const values = Array.from({length: outputs}, (_, r) => one.values.map((line) => line[output(r)]));
+    return el("div", null, cells(width, {values, share, axes: "client (outputs, i.e. classes, upwards)",
       label: `${group.title}: curvature of outputs at clients of ${entry.label}`,
-      row: (r) => (names[one.clients[r]] || String(one.clients[r])).slice(0, 6), column: (c) => c,
+      row: output, column: (c) => (names[one.clients[c]] || String(one.clients[c])).slice(0, 6),
       words: (r, c) => {
-        const client = one.clients[r], held = part && part.classes && part.counts[client];
-        return `${names[client] || "client " + client}, output ${c}: ${known(one.values[r][c]) ? one.values[r][c].toPrecision(3) : "–"}` +
-          (held && known(held[c]) ? `\n${many(held[c], "row")} of this class` : "");
+        const value = values[r][c], held = part && part.classes && part.counts[one.clients[c]];
+        return `${called(c)}, output ${output(r)}: ${known(value) ? value.toPrecision(3) : "–"}` +
+          (held && known(held[output(r)]) ? `\n${many(held[output(r)], "row")} of this class` : "");
       }}), colourBar(state.log ? "1e-6 of the largest" : "0", state.each ? "a client's largest" : top.toPrecision(3)));
   }, (one) => `Seed ${one.seed}: after one more local training from the final model, the mean of the empirical Fisher ` +
     "diagonal of the last layer over the parameters of each output, per row (what HWA weighs by before it has unit norm)." +
-    (one.of > one.clients.length ? ` The first ${one.clients.length} of ${one.of} clients.` : ""));
+    (one.of > one.clients.length ? ` The first ${one.clients.length} of ${one.of} clients.` : ""),
+  group.curvature.entries.some((one) => one && one.clients.length > 40));
 }

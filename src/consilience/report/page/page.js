@@ -7,8 +7,8 @@ function shade() {
 }
 function redraw() {
   for (const plot of plots) plot.draw();
-  for (const chip of document.querySelectorAll("nav .chip[data-label]"))
-    chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.label)));
+  for (const button of document.querySelectorAll("button[data-label]"))
+    button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.label)));
   shade();
 }
 function toggle(label) {
@@ -18,8 +18,8 @@ function toggle(label) {
 
 function legend() {
   const chips = data.labels.map((label) => {
-    const chip = el("button", {type: "button", class: "chip", "data-label": label, "aria-pressed": "true"},
-      stroke(entries.get(label)), label);
+    const chip = el("button", {type: "button", class: "chip", "data-label": label, "aria-pressed": "true",
+      title: label.length > 24 ? label : null}, stroke(entries.get(label)), el("span", null, label));
     chip.addEventListener("click", () => toggle(label));
     return chip;
   });
@@ -51,8 +51,8 @@ function groupSection(group) {
     group.partition ? many(group.partition.clients, "client") : null].filter(Boolean).join(" · ");
   return el("section", {"data-group": group.title}, el("h2", null, group.title, unfinished
     ? el("span", {class: "pill unfinished"}, "unfinished") : null, el("span", {class: "soft"}, facts)),
-  hiddenOnes.length ? el("p", {class: "note"}, `Of ${group.entries.length} variants the best ${group.entries.length - hiddenOnes.length} ` +
-    "are drawn at first; the legend switches on the others.") : null,
+  hiddenOnes.length ? el("p", {class: "note"}, `Of ${group.entries.length} methods and variants the best ` +
+    `${group.entries.length - hiddenOnes.length} are drawn at first; the legend switches on the others.`) : null,
   el("div", {class: "figures"}, curves(group, "curves", "Learning curves", "round"),
     curves(group, "bytes", `${group.metric.name} against bytes`, "bytes")),
   el("h3", null, "Results"), results(group), significance(group), differences(group),

@@ -1,14 +1,38 @@
 // Tables: results with the best in bold, tests between methods, how clients are served, and the runs themselves.
+// A column has a head and its cells, and `by` where rows can be put in its order: what is not known comes last.
 function table(kind, columns, rows, entryOf) {
   const used = columns.filter((column) => !column.there || rows.some(column.there));
-  return el("div", {class: "scroll", "data-table": kind}, el("table", null,
-    el("thead", null, el("tr", null, used.map((column) => el("th", {scope: "col", class: column.word && "word"}, column.head)))),
-    el("tbody", null, rows.map((row, index) => el("tr", {"data-label": entryOf ? entryOf(row).label : null},
-      used.map((column) => el("td", {class: column.word && "word"}, column.cell(row, index))))))));
+  const order = rows.map((row, index) => [row, index]), body = el("tbody");
+  const show = () => {
+    body.replaceChildren(...order.map(([row, index]) => {
+      const label = entryOf ? entryOf(row).label : null;
+      return el("tr", {"data-label": label, class: hidden.has(label) && "off"},
+        used.map((column) => el("td", {class: column.word && "word"}, column.cell(row, index))));
+    }));
+  };
+  const heads = used.map((column) => {
+    const head = el("th", {scope: "col", class: column.word && "word"});
+    if (!column.by) return fill(head, null, [column.head]);
+    const button = el("button", {type: "button", title: "put in this order"}, column.head);
+    button.addEventListener("click", () => {
+      const was = head.getAttribute("aria-sort"), down = was ? was === "ascending" : !column.word;
+      const there = (value) => value !== null && value !== undefined;
+      const compare = (a, b) => there(a) && there(b) ? (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1) : there(b) - there(a);
+      order.sort((a, b) => compare(column.by(...a), column.by(...b)) || a[1] - b[1]);
+      for (const one of heads) one.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      show();
+    });
+    return fill(head, null, [button]);
+  });
+  show();
+  return el("div", {class: "scroll", "data-table": kind, tabindex: 0, role: "region", "aria-label": kind},
+    el("table", null, el("thead", null, el("tr", null, heads)), body));
 }
 const strong = (text, when) => when ? el("b", null, text) : text;
 function methodCell(entry) {
-  const button = el("button", {type: "button", title: "switch on or off"}, stroke(entry), el("span", null, entry.label));
+  const button = el("button", {type: "button", title: "switch on or off", "data-label": entry.label,
+    "aria-pressed": String(isShown(entry))}, stroke(entry), el("span", null, entry.label));
   button.addEventListener("click", () => toggle(entry.label));
   return button;
 }
@@ -21,20 +45,21 @@ function results(group) {
   const best = means.length ? means.reduce((a, b) => metric.higher_is_better === (a > b) ? a : b) : null;
   const each = (entry) => entry.final.seeds.map(([seed, value]) => `seed ${seed}: ${score(value, metric)}`).join("\n");
   const note = ["Mean ± standard deviation over seeds on the test set, after the last round. ",
+    group.entries.every((entry) => entry.finished) ? "" : "What is not finished has the scores so far. ",
     group.targets.length ? "Rounds to a target are means over the seeds that reached it, whose share stands beside where not all did; " +
       "best is who reached it in the largest share of seeds, then soonest. " : "",
     "Bytes are those of one seed's whole run."];
   return [table("results", [
-    {head: "method", word: true, cell: methodCell},
-    {head: metric.name + unit, cell: (entry) => el("span", {title: each(entry)},
+    {head: "method", word: true, by: (entry) => entry.label, cell: methodCell},
+    {head: metric.name + unit, by: (entry) => entry.final.mean, cell: (entry) => el("span", {title: each(entry)},
       strong(entry.final.shown, known(entry.final.mean) && entry.final.mean === best))},
-    {head: "best" + unit, cell: (entry) => score(entry.best, metric, false)},
-    {head: "own" + unit, there: (entry) => known(entry.own), cell: (entry) => score(entry.own, metric, false)},
-    ...group.targets.map((target, index) => ({head: `rounds to ${aimed(target, metric)}`,
+    {head: "best" + unit, by: (entry) => entry.best, cell: (entry) => score(entry.best, metric, false)},
+    {head: "own" + unit, there: (entry) => known(entry.own), by: (entry) => entry.own, cell: (entry) => score(entry.own, metric, false)},
+    ...group.targets.map((target, index) => ({head: `rounds to ${aimed(target, metric)}`, by: (entry) => entry.reached[index].mean,
       cell: (entry, row) => strong(entry.reached[index].shown, group.first[index][row])})),
-    {head: "sent", cell: (entry) => bytes(entry.bytes[0])},
-    {head: "received", cell: (entry) => bytes(entry.bytes[1])},
-    {head: "samples/s", there: (entry) => known(entry.rate), cell: (entry) => known(entry.rate)
+    {head: "sent", by: (entry) => entry.bytes[0], cell: (entry) => bytes(entry.bytes[0])},
+    {head: "received", by: (entry) => entry.bytes[1], cell: (entry) => bytes(entry.bytes[1])},
+    {head: "samples/s", there: (entry) => known(entry.rate), by: (entry) => entry.rate, cell: (entry) => known(entry.rate)
       ? bytes(entry.rate).replace(/B$/, "").trim() : "–"},
     {head: "seeds", cell: (entry) => String(entry.seeds.length)},
     {head: "rounds", cell: (entry) => entry.rounds + (entry.finished ? "" : " so far")},
@@ -49,32 +74,33 @@ function significance(group) {
   const draw = (reference) => {
     const rows = group.entries.map((entry, index) => ({entry, one: told.against[reference][index]})).filter((row) => row.one);
     place.replaceChildren(table("significance", [
-      {head: "method", word: true, cell: (row) => methodCell(row.entry)},
-      {head: `difference from ${group.entries[reference].label}${metric.percent ? " (points)" : ""}`, cell: (row) => (row.one.difference > 0 ? "+" : "") +
+      {head: "method", word: true, by: (row) => row.entry.label, cell: (row) => methodCell(row.entry)},
+      {head: `difference from ${group.entries[reference].label}${metric.percent ? " (points)" : ""}`,
+        by: (row) => row.one.difference, cell: (row) => (row.one.difference > 0 ? "+" : "") +
         score(row.one.difference, metric, false)},
-      {head: "p", cell: (row) => strong(shownP(row.one.p), known(row.one.p) && row.one.p < 0.05)},
-      {head: "p (Holm)", cell: (row) => strong(shownP(row.one.holm), known(row.one.holm) && row.one.holm < 0.05)},
+      {head: "p", by: (row) => row.one.p, cell: (row) => strong(shownP(row.one.p), known(row.one.p) && row.one.p < 0.05)},
+      {head: "p (Holm)", by: (row) => row.one.holm, cell: (row) => strong(shownP(row.one.holm), known(row.one.holm) && row.one.holm < 0.05)},
       {head: "seeds", cell: (row) => String(row.one.seeds)},
       {head: "test", word: true, cell: (row) => row.one.test || "none: " + row.one.why},
     ], rows, (row) => row.entry));
-    shade();
   };
   const pick = choice("compared with", references.map((index) => [index, group.entries[index].label]), draw, String(told.best));
   draw(String(told.best));
   return [el("h3", null, "Significance"), references.length > 1 ? pick : null, place, el("p", {class: "note"},
     "Final scores; two-sided tests, paired over the seeds that both have, else Welch's; none from fewer than three seeds. " +
-    "Holm corrects for all comparisons with one method; p < 0.05 is bold. ", told.variance[0].toUpperCase() + told.variance.slice(1), ".")];
+    "Holm corrects for all comparisons with one method; p < 0.05 is bold. A method that is chosen as the best by these scores " +
+    "looks a little better than it is. ", told.variance[0].toUpperCase() + told.variance.slice(1), ".")];
 }
 
 function served(group) {
   const metric = group.metric, rows = group.entries.filter((entry) => entry.clients);
   if (!rows.length) return null;
   return [el("h3", null, "How clients are served"), table("served", [
-    {head: "method", word: true, cell: methodCell},
-    {head: "mean over clients", cell: (entry) => score(entry.clients.mean, metric)},
-    {head: "worst client", cell: (entry) => score(entry.clients.worst, metric) + (entry.clients.who ? ` (${entry.clients.who})` : "")},
-    {head: "tenth percentile", cell: (entry) => score(entry.clients.tenth, metric)},
-    {head: "std over clients", cell: (entry) => spreadOf(entry.clients.std, metric)},
+    {head: "method", word: true, by: (entry) => entry.label, cell: methodCell},
+    {head: "mean over clients", by: (entry) => entry.clients.mean, cell: (entry) => score(entry.clients.mean, metric)},
+    {head: "worst client", by: (entry) => entry.clients.worst, cell: (entry) => score(entry.clients.worst, metric) + (entry.clients.who ? ` (${entry.clients.who})` : "")},
+    {head: "tenth percentile", by: (entry) => entry.clients.tenth, cell: (entry) => score(entry.clients.tenth, metric)},
+    {head: "std over clients", by: (entry) => entry.clients.std, cell: (entry) => spreadOf(entry.clients.std, metric)},
     {head: "taken on rows", word: true, cell: (entry) => entry.clients.rows},
   ], rows, (entry) => entry)];
 }
