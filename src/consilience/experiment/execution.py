@@ -204,6 +204,7 @@ class _Run:
             self.folder.truncate(CLIENTS, 0)
             return None
         self.folder.check_origin(checkpoint, self.config_digest, self.model_digest)
+        self.folder.check_memories(checkpoint.name, checkpoint.state)  # rather than hours later
         self.folder.recall(checkpoint)
         self.base = checkpoint.base
         self.records = self.folder.truncate(METRICS, checkpoint.metrics, checkpoint.files[METRICS])
@@ -332,6 +333,7 @@ class _Run:
             self.model_digest,
             self.config.length,
             self.base,
+            self.arms[arm].name if state else "",
         )
 
     def _conclude(self) -> Result:
