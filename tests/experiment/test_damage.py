@@ -225,8 +225,12 @@ def test_an_extended_run_has_not_ended_until_it_has(finished, tmp_path, blobs, s
     with pytest.raises(UserError, match="does not hold a run that has ended"):
         redraw(path)
     assert Folder(path).offer().problems == []
-    resume(path, data=blobs)
+    whole = resume(path, data=blobs).digest
     assert everything(path)
+    Damage(CHECKPOINT, "flip", 800).on(path)  # the one before no longer counts on states of the shorter run
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*--previous` goes on"):
+        resume(path, data=blobs)
+    assert resume(path, data=blobs, previous=True).digest == whole
 
 
 def test_the_monitor_says_that_metrics_were_edited(finished, tmp_path):

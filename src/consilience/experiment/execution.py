@@ -344,7 +344,8 @@ class _Run:
                 soon = digest_of_bytes(jsonl(self.records))
                 self._checkpoint(len(self.arms), {}, {METRICS: soon})
                 self.folder.replace_lines(METRICS, self.records)
-            self.folder.forget_states(self.config.length)
+                self.folder.forget_states(self.config.length)
+                self._checkpoint(len(self.arms), {})
             # Once more, so that the one before it, too, fits the files as they are; and it takes less space.
             self._checkpoint(len(self.arms), {})
         if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):

@@ -333,10 +333,10 @@ class RunFolder:
 
     def forget_states(self, rounds: int) -> None:
         """Delete the states of shorter runs, from which this one has gone on."""
-        for path in (self.path / STATES).glob("*.safetensors"):
-            if not path.stem.endswith(f"@{rounds}"):
-                self._files.pop(f"{STATES}/{path.name}", None)
-                path.unlink()
+        for name in [one for one in self._files if one.startswith(STATES)]:
+            if not name.endswith(f"@{rounds}.safetensors"):
+                del self._files[name]
+                (self.path / name).unlink(missing_ok=True)  # a kill may have come before
 
     def replace_lines(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Replace a .jsonl file, atomically."""
