@@ -14,7 +14,7 @@ import yaml
 from consilience.config import read_config
 from consilience.deploy.agreeing import agree
 from consilience.deploy.files import described
-from scorecard.mistakes import BASES, KEYS, NAMES, NUMBERS, OTHERS, PARTS, RECIPE, SMALL, STUDY, TEXTS, Values
+from scorecard.mistakes import BASES, KEYS, NAMES, NUMBERS, OTHERS, RECIPE, SMALL, STUDY, TEXTS, Values
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

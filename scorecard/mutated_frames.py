@@ -11,7 +11,6 @@ import json
 import pickle
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from consilience import heads, wire

@@ -122,6 +122,8 @@ def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
         while block := stream.read(BLOCK):
             place[: len(block)] = block
             place = place[len(block) :]
+    if len(place):  # the archive says of itself how much it holds
+        raise ValueError(f"it breaks off {len(place):,} bytes before its end")
     return found.view(kind).reshape(shape, order=order)
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import random
+import struct
 import tarfile
 import tracemalloc
 import zipfile
@@ -82,6 +83,9 @@ def npy(shape: tuple[int, ...], kind: str = "<f4", data: bytes = b"\0" * 64) -> 
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": kind, "fortran_order": False, "shape": shape})
     return buffer.getvalue() + data
+
+
+LABELS = npy((4,), "<i8", b"\0" * 32)
 
 
 def npz(**members: bytes) -> bytes:
@@ -166,6 +170,17 @@ def of_graph(name: str, data: bytes) -> Callable[[Path], object]:
     return lambda root: read_graph(put(root / name, data))
 
 
+def lying() -> bytes:
+    """An archive that says that it holds an array of 4 MB, and has the checksum of the little it holds."""
+    body = npy((10**6,))
+    data = bytearray(npz(x=body, y=LABELS))
+    size = struct.pack("<I", len(body) - 64 + 4 * 10**6)
+    for mark, place in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        begin = data.index(mark) + place
+        data[begin : begin + 4] = size
+    return bytes(data)
+
+
 def png(width: int, height: int) -> bytes:
     """The beginning of an image that says how large it is."""
     size = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
@@ -173,7 +188,6 @@ def png(width: int, height: int) -> bytes:
 
 
 DEEP = b"[" * 100_000
-LABELS = npy((4,), "<i8", b"\0" * 32)
 DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     # What is read, and the file that the line must name.
     "gzip bomb in a tar": (of_cifar(tape(data_batch_2=BOMB)), CIFAR),
@@ -186,6 +200,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     "JSON of another form": (of_leaf(b'{"users": 5, "num_samples": [1]}'), "a.json"),
     "npz: header of 2^50": (of_folder(npz(x=npy((2**50,)), y=LABELS)), "Basel.npz"),
     "npz: header beyond 64 bits": (of_folder(npz(x=npy((2**62, 2**62)), y=LABELS)), "Basel.npz"),
+    "npz: less than it says": (of_folder(lying()), "Basel.npz"),
     "npz: negative": (of_folder(npz(x=npy((-1, -16)), y=LABELS)), "Basel.npz"),
     "npz: objects": (of_folder(npz(x=npy((4,), "|O"), y=LABELS)), "Basel.npz"),
     "npz: no zip": (of_folder(b"PK\x03\x04" + bytes(50)), "Basel.npz"),

@@ -236,6 +236,12 @@ def test_a_redirection_never_leaves_https(place: str):
     assert followed.full_url == "https://example.com/y"
 
 
+def test_an_address_that_is_none_is_one_line(site: Site, tmp_path: Path):
+    site.redirect = "https://[::1/"
+    with pytest.raises(UserError, match=r"cannot download .*\(Invalid IPv6 URL\)"):
+        get("own", tmp_path, site.url, quiet)
+
+
 def test_what_a_server_says_does_nothing_to_a_terminal(site: Site, tmp_path: Path):
     site.reason = "\x1b[2JAll is well\x07"
     with pytest.raises(UserError) as caught:

@@ -17,6 +17,7 @@ from consilience.data.dataset import Dataset
 from consilience.errors import UserError
 from consilience.experiment import Listener, resume
 from consilience.experiment import execution as experiment
+from consilience.experiment.checkpoint import Checkpoint
 from consilience.experiment.drawing import redraw
 from consilience.experiment.folder import CHECKPOINT, CLIENTS, METRICS, PARTITIONS, PREVIOUS, RunFolder
 from consilience.experiment.lines import json_line
@@ -104,13 +105,11 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before_if_somebody_says_so(
         resume(path, data=blobs, previous=True)
 
 
-def test_nothing_is_promised_where_both_checkpoints_may_count_on_what_is_damaged(
-    unfinished, tmp_path, going_on
-):
+def test_nothing_is_promised_where_both_checkpoints_count_on_what_is_damaged(unfinished, tmp_path, going_on):
     path = shutil.copytree(unfinished, tmp_path / "run")
     (file,) = (path / "memories").glob("*scaffold*")
     file.write_bytes(b"")
-    with pytest.raises(UserError, match=r"is damaged: it is shorter .* --previous` may go on"):
+    with pytest.raises(UserError, match=r"is damaged: it is shorter .* there is no earlier checkpoint"):
         going_on(path)
 
 
@@ -127,6 +126,48 @@ def test_memories_of_the_checkpoint_before_are_still_there(tmp_path, configure, 
     with pytest.raises(KeyboardInterrupt):
         experiment.run(config, folder=RunFolder(tmp_path / "run"), listener=stop_after(5))
     assert resume(tmp_path / "run", data=blobs, previous=True).digest == whole.digest
+
+
+def test_the_checkpoint_before_is_offered_for_memories_only_where_it_does_without_them(
+    tmp_path, configure, stop_after, blobs
+):
+    config = configure(**{**SETTING, "method": "scaffold", "rounds": 6})
+    whole, path = experiment.run(config).digest, tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config, folder=RunFolder(path), listener=stop_after(5))
+    before, (file,) = tmp_path / "before", (path / "memories").iterdir()
+    shutil.copytree(path, before)
+    slots = [
+        set(Checkpoint.decoded((path / name).read_bytes()).state["rows/slot"].tolist())
+        for name in (CHECKPOINT, PREVIOUS)
+    ]
+    row = file.stat().st_size // (1 + max(slots[0] | slots[1]))
+    for serves, places in ((True, slots[0] - slots[1]), (False, slots[0] & slots[1])):
+        shutil.rmtree(path)
+        shutil.copytree(before, path)
+        Damage(str(file.relative_to(path)), "flip", 8 * row * min(places)).on(path)
+        with pytest.raises(UserError, match=rf"{file.name} is damaged: the digest of row") as told:
+            resume(path, data=blobs)
+        assert ("--previous` goes on" in str(told.value)) == serves
+        if serves:
+            assert resume(path, data=blobs, previous=True).digest == whole
+        else:
+            with pytest.raises(UserError, match=rf"{file.name} is damaged.*there is no earlier checkpoint"):
+                resume(path, data=blobs, previous=True)
+            for name in (CHECKPOINT, PREVIOUS):  # what would not help has replaced nothing
+                assert (path / name).read_bytes() == (before / name).read_bytes()
+
+
+def test_a_damaged_name_for_trackers_can_be_deleted(tmp_path, configure):
+    path = tmp_path / "run"
+    config = configure(tracking=["tensorboard"], rounds=1)
+    whole = experiment.run(config, folder=RunFolder(path)).digest
+    Damage("tracking.json", "flip", 40).on(path)
+    with pytest.raises(UserError, match=r"tracking\.json is damaged: .*; delete it") as told:
+        experiment.run(config, folder=RunFolder(path), existing="resume")
+    assert "--previous" not in str(told.value)
+    (path / "tracking.json").unlink()
+    assert experiment.run(config, folder=RunFolder(path), existing="resume").digest == whole
 
 
 def test_partitions_that_are_damaged_are_written_again_when_they_are_gone(unfinished, tmp_path, going_on):
@@ -162,8 +203,12 @@ def test_an_extended_run_has_not_ended_until_it_has(finished, tmp_path, blobs, s
     with pytest.raises(UserError, match="does not hold a run that has ended"):
         redraw(path)
     assert Folder(path).offer().problems == []
-    resume(path, data=blobs)
+    whole = resume(path, data=blobs).digest
     assert everything(path)
+    Damage(CHECKPOINT, "flip", 800).on(path)  # the one before no longer counts on states of the shorter run
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*--previous` goes on"):
+        resume(path, data=blobs)
+    assert resume(path, data=blobs, previous=True).digest == whole
 
 
 def test_the_monitor_says_that_metrics_were_edited(finished, tmp_path):

@@ -33,7 +33,9 @@ def stoppable(hint: Callable[[], str]) -> Iterator[None]:
         sys.exit(128 + (signal.SIGTERM if terminated else signal.SIGINT))
     finally:
         if main:
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(
+                signal.SIGTERM, before or signal.SIG_DFL
+            )  # nothing is known of one that is not Python's
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

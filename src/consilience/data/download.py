@@ -64,7 +64,9 @@ def get(
             url = _secure(f"{base.rstrip('/')}/{file.name}" if base else file.url)
             try:
                 fetch(file, url, directory / file.path, report)
-            except (OSError, http.client.HTTPException) as error:
+            except UserError:
+                raise
+            except (OSError, http.client.HTTPException, ValueError) as error:  # of addresses and lengths, say
                 raise UserError(_by_hand(url, error, pending[position:], directory)) from None
     return [directory / file.path for file in source.files]
 

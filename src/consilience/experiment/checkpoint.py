@@ -10,7 +10,7 @@ from torch import Tensor
 
 from consilience import wire
 
-NUMBERS, TEXTS = ("arm", "metrics", "clients", "rounds", "base"), ("config", "model")
+NUMBERS, TEXTS = ("arm", "metrics", "clients", "rounds", "base"), ("config", "model", "name")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Checkpoint:
     """How many rounds the run is to have."""
     base: int = 0
     """How many it had before it was given more: arms that have no state here begin with theirs of then."""
+    name: str = ""
+    """What the method is called whose state this is: its memories lie in files of that name."""
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Digests of the files that it counts on, of files of lines of the lines that belong to it.
 
@@ -48,5 +50,6 @@ class Checkpoint:
         """The checkpoint in some bytes; an error (WireError, KeyError, ValueError) where there is none."""
         state, fields = wire.decode_tensors(data)
         arm, metrics, clients, rounds, base = (int(fields[name]) for name in NUMBERS)
-        config, model = (fields[name] for name in TEXTS)
-        return cls(arm, metrics, clients, state, config, model, rounds, base, json.loads(fields["files"]))
+        config, model, label = (fields[name] for name in TEXTS)
+        files = json.loads(fields["files"])
+        return cls(arm, metrics, clients, state, config, model, rounds, base, label, files)

@@ -206,6 +206,7 @@ class _Run:
             self.folder.truncate(CLIENTS, 0)
             return None
         self.folder.check_origin(checkpoint, self.config_digest, self.model_digest)
+        self.folder.check_memories(checkpoint.name, checkpoint.state)  # rather than hours later
         self.folder.recall(checkpoint)
         self.base = checkpoint.base
         self.records = self.folder.truncate(METRICS, checkpoint.metrics, checkpoint.files[METRICS])
@@ -334,6 +335,7 @@ class _Run:
             self.model_digest,
             self.config.length,
             self.base,
+            self.arms[arm].name if state else "",
         )
 
     def _conclude(self) -> Result:
@@ -344,7 +346,8 @@ class _Run:
                 soon = digest_of_bytes(jsonl(self.records))
                 self._checkpoint(len(self.arms), {}, {METRICS: soon})
                 self.folder.replace_lines(METRICS, self.records)
-            self.folder.forget_states(self.config.length)
+                self.folder.forget_states(self.config.length)
+                self._checkpoint(len(self.arms), {})
             # Once more, so that the one before it, too, fits the files as they are; and it takes less space.
             self._checkpoint(len(self.arms), {})
         if any(arm.config.evaluate.coordinates for arm in self.arms) and not has_coordinates(self.records):

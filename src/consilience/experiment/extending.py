@@ -137,10 +137,10 @@ def _extend(folder: RunFolder, config: Config, longer: Config) -> None:
     checkpoint = folder.load_checkpoint()
     assert checkpoint is not None  # that of a complete run
     for arm in plan(longer.resolved()):  # before anything is changed
-        folder.load_state(arm.name, config.length)
+        folder.check_memories(arm.name, folder.load_state(arm.name, config.length))
     files = {**checkpoint.files, CLIENTS: [digest_of_bytes(b"")]}
     begun = replace(
-        checkpoint, arm=0, clients=0, state={}, base=config.length, rounds=longer.length, files=files
+        checkpoint, arm=0, clients=0, state={}, name="", base=config.length, rounds=longer.length, files=files
     )
     folder.save_checkpoint(begun)
     (folder.path / SUMMARY).unlink(missing_ok=True)  # it has not ended any more

@@ -16,10 +16,11 @@ from urllib.parse import quote
 
 from torch import Tensor
 
-from consilience import wire
+from consilience import tree, wire
+from consilience.engine.rounds.memory_files import check_memories
 from consilience.errors import DamageError, UserError, unknown
 from consilience.experiment.checkpoint import Checkpoint
-from consilience.experiment.lines import jsonl, not_those, parsed
+from consilience.experiment.lines import confirmed, jsonl, not_those, parsed
 from consilience.experiment.sealing import (
     Digest,
     digest_of_bytes,
@@ -162,18 +163,15 @@ class RunFolder:
         try:
             yield
         except DamageError as error:
-            raise UserError(f"{error}; {self._way_on(str(error))}") from None
+            raise UserError(f"{error}; {self._way_on()}") from None
 
-    def _way_on(self, damage: str) -> str:
+    def _way_on(self) -> str:
         """What can be done about a file that is damaged."""
-        # Both checkpoints may count on the same rows of memories: who reads them finds out.
-        surely = "may go" if str(self.path / MEMORIES) in damage else "goes"
         try:
-            before = self._read_checkpoint(PREVIOUS)
-            if before is not None:
-                self._check(before)
-                command = f"`consilience resume {self.path} --previous`"
-                return f"{command} {surely} on from the checkpoint before the last"
+            if self._sound_previous() is not None:
+                return (
+                    f"`consilience resume {self.path} --previous` goes on from the checkpoint before the last"
+                )
         except (UserError, OSError):
             pass
         return (
@@ -181,14 +179,22 @@ class RunFolder:
             "anew with --overwrite"
         )
 
-    def _check(self, checkpoint: Checkpoint) -> None:
-        """Refuse files that are not those that a checkpoint counts on."""
+    def _sound_previous(self) -> Checkpoint | None:
+        """The checkpoint before the last; an error where files are not those that it counts on."""
+        checkpoint = self._read_checkpoint(PREVIOUS)
+        if checkpoint is None:
+            return None
         counts = {METRICS: checkpoint.metrics, CLIENTS: checkpoint.clients}
         for name, count in counts.items():
-            self._confirmed(name, count, checkpoint.files.get(name))
+            confirmed(self.path / name, count, checkpoint.files.get(name))
+        self.check_memories(checkpoint.name, checkpoint.state)
         for name, digests in checkpoint.files.items():
-            if name.startswith(STATES) and digest_of_bytes((self.path / name).read_bytes()) not in digests:
-                raise DamageError(f"{self.path / name} is damaged")
+            if name.startswith(STATES):
+                tensors, fields = self._read_state(self.path / name)
+                if digest_of_bytes((self.path / name).read_bytes()) not in digests:
+                    raise DamageError(f"{self.path / name} is not that of the checkpoint")
+                self.check_memories(fields["label"], tensors)
+        return checkpoint
 
     def append(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Add lines to a .jsonl file; they are on disk when this returns."""
@@ -210,25 +216,12 @@ class RunFolder:
     def truncate(self, name: str, count: int, digests: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Keep the first `count` lines, and give them; with digests, they must have one of these."""
         path = self.path / name
-        kept = self._confirmed(name, count, digests)
+        kept = confirmed(path, count, digests)
         lines = parsed(path, kept.split(b"\n")[:-1])
         if path.exists() and path.stat().st_size != len(kept):
             atomic_write(path, kept)
         self._lines[name] = hashlib.sha256(kept)
         return lines
-
-    def _confirmed(self, name: str, count: int, digests: Sequence[str] | None) -> bytes:
-        """The first lines of a .jsonl file, which must have one of some digests, if there are any."""
-        path = self.path / name
-        if count and not path.exists():
-            raise DamageError(f"{path} is missing")
-        whole = path.read_bytes().split(b"\n") if path.exists() else [b""]
-        if len(whole) - 1 < count:
-            raise DamageError(f"{path} is damaged: {len(whole) - 1} lines, but the checkpoint knows {count}")
-        kept = b"".join(line + b"\n" for line in whole[:count])
-        if digests is not None and digest_of_bytes(kept) not in digests:
-            raise DamageError(not_those(path, kept, "that the checkpoint confirms"))
-        return kept
 
     def digests(self) -> dict[str, list[str]]:
         """The digests of all that a checkpoint counts on, as it is now."""
@@ -287,7 +280,7 @@ class RunFolder:
     def step_back(self) -> None:
         """Let the checkpoint before the last take its place."""
         self.check_writable()
-        if self._read_checkpoint(PREVIOUS) is None:
+        if self._sound_previous() is None:  # nothing is replaced by what would not help
             raise UserError(f"{self.path} has no checkpoint before the last: there is no {PREVIOUS}")
         (self.path / PREVIOUS).replace(self.path / CHECKPOINT)
 
@@ -306,19 +299,27 @@ class RunFolder:
     def load_state(self, label: str, rounds: int) -> dict[str, Tensor]:
         """A method's whole state at the end of a run of so many rounds."""
         path = self._state(label, rounds)
-        if not path.exists():
-            raise DamageError(f"{path} is missing, so this run cannot go on")
-        try:
-            tensors, fields = wire.decode_tensors(path.read_bytes())
-        except wire.WireError as error:
-            raise DamageError(f"{path} is damaged: {error}") from None
+        tensors, fields = self._read_state(path)
         if fields.get("label") != label:
             raise DamageError(f"{path} is that of another method")
         return tensors
 
+    def _read_state(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The tensors of a state, and what stands beside them."""
+        if not path.exists():
+            raise DamageError(f"{path} is missing, so this run cannot go on")
+        try:
+            return wire.decode_tensors(path.read_bytes())
+        except wire.WireError as error:
+            raise DamageError(f"{path} is damaged: {error}") from None
+
     def memories(self, label: str) -> Path:
         """Where the memories of a method's clients lie if they are kept in files, but for their endings."""
         return self.path / MEMORIES / quote(label, safe="=,+")
+
+    def check_memories(self, label: str, state: dict[str, Tensor]) -> None:
+        """Refuse files of memories that do not hold what a state of a method counts on."""
+        check_memories(tree.unflatten(state), self.memories(label))
 
     def early(self, label: str) -> RunFolder:
         """The lines and the checkpoint of a method that was begun before its turn, as those of a run."""
@@ -332,10 +333,10 @@ class RunFolder:
 
     def forget_states(self, rounds: int) -> None:
         """Delete the states of shorter runs, from which this one has gone on."""
-        for path in (self.path / STATES).glob("*.safetensors"):
-            if not path.stem.endswith(f"@{rounds}"):
-                self._files.pop(f"{STATES}/{path.name}", None)
-                path.unlink()
+        for name in [one for one in self._files if one.startswith(STATES)]:
+            if not name.endswith(f"@{rounds}.safetensors"):
+                del self._files[name]
+                (self.path / name).unlink(missing_ok=True)  # a kill may have come before
 
     def replace_lines(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Replace a .jsonl file, atomically."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.errors import DamageError
+from consilience.experiment.sealing import digest_of_bytes
 
 
 def json_line(line: Mapping[str, Any]) -> str:
@@ -46,6 +47,19 @@ def parsed(path: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
             raise DamageError(f"{path} is damaged: line {number} is not an object")
         found.append(value)
     return found
+
+
+def confirmed(path: Path, count: int, digests: Sequence[str] | None) -> bytes:
+    """The first lines of a file, which must have one of some digests, if there are any."""
+    if count and not path.exists():
+        raise DamageError(f"{path} is missing")
+    whole = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    if len(whole) - 1 < count:
+        raise DamageError(f"{path} is damaged: {len(whole) - 1} lines, but the checkpoint knows {count}")
+    kept = b"".join(line + b"\n" for line in whole[:count])
+    if digests is not None and digest_of_bytes(kept) not in digests:
+        raise DamageError(not_those(path, kept, "that the checkpoint confirms"))
+    return kept
 
 
 def not_those(path: Path, data: bytes, which: str) -> str:

@@ -11,6 +11,7 @@ from textwrap import shorten
 from typing import Any
 
 from consilience.config import Config
+from consilience.errors import DamageError, UserError
 from consilience.experiment.folder import TRACKING, RunFolder
 from consilience.experiment.planning import Arm
 from consilience.experiment.result import Listener, Result
@@ -93,4 +94,7 @@ def _key(folder: RunFolder | None) -> str:
     path: Path = folder.path / TRACKING
     if not path.exists():
         folder.write_sealed(TRACKING, {"key": uuid.uuid4().hex})
-    return str(read_sealed(path)["key"])
+    try:
+        return str(read_sealed(path)["key"])
+    except DamageError as error:
+        raise UserError(f"{error}; delete it, and trackers will take the rest for another run") from None

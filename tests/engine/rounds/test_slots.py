@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from consilience.engine.rounds.slots import Slots
-from consilience.errors import UserError
+from consilience.errors import DamageError, UserError
 from consilience.types import State
 
 BYTES = 3 * 8 + 8  # of a row
@@ -109,6 +109,23 @@ def test_one_that_goes_on_chooses_the_slots_of_one_that_went_on(path):
     copy = path.with_name("copy")
     copy.write_bytes(path.read_bytes())
     assert_close(changed(slots), changed(reopened(copy, noted)), rtol=0, atol=0)
+
+
+def test_a_file_is_checked_for_a_checkpoint_before_anything_goes_on(path):
+    slots, noted = Slots(rows(0), path), []
+    for number in range(2):
+        slots.write(numbers(1, 2), rows(10 + number, 20 + number))
+        noted.append(slots.note()["rows"])
+        slots.confirm()
+    for one in noted:
+        Slots(rows(0), path).check(one)
+    data = bytearray(path.read_bytes())
+    data[BYTES] ^= 1  # of the row that lies in the second slot, in the first checkpoint
+    path.write_bytes(data)
+    Slots(rows(0), path).check(noted[1])
+    with pytest.raises(DamageError, match="the digest of row 2 does not match"):
+        Slots(rows(0), path).check(noted[0])
+    assert path.read_bytes() == data
 
 
 @pytest.mark.parametrize("place", [0, BYTES - 1, BYTES, 2 * BYTES - 1])

@@ -25,6 +25,7 @@ from consilience.engine.rounds.evaluation import (
 from consilience.engine.rounds.exchange import Exchange, Report
 from consilience.engine.rounds.listening import Heard
 from consilience.engine.rounds.mailbox import Mailbox
+from consilience.engine.rounds.memory_files import LINKS, for_clients, for_links, links_of
 from consilience.engine.rounds.node_metrics import node_metrics
 from consilience.engine.rounds.output_curvature import output_curvature
 from consilience.engine.rounds.parts import comes_in_parts, run_in_parts
@@ -44,9 +45,6 @@ LOG = logging.getLogger("consilience")
 ClientResult = dict[str, float | int | list[float]]
 """What is said of a client at the end."""
 
-LINKS = "links."
-"""What stands, in a snapshot, before the names of what nodes remember of each other."""
-
 
 class Simulation:
     """An algorithm's state in a world: its hubs, what clients remember, and the round.
@@ -65,12 +63,11 @@ class Simulation:
         population = world.population
         rows = len(world.replicas) * population
 
-        def store(count: int, initial: Initial, name: str) -> Store:
-            path = memories and memories.with_name(f"{memories.name}.{name}")
+        def store(count: int, initial: Initial, path: Path | None) -> Store:
             return Store(count, initial, world.device, world.memory, resident=world.resident, path=path)
 
-        self.store = store(rows, self._initial_memory, "clients")
-        self.links = store(rows * population, self._initial_link, "links")
+        self.store = store(rows, self._initial_memory, memories and for_clients(memories))
+        self.links = store(rows * population, self._initial_link, memories and for_links(memories))
         hubs = self._map_rows(lambda whole, model: whole.init_hub(model), world.hub_rows)
         self.hub = tree.reshape_leading(hubs, 1, *world.hub_shape)
 
@@ -388,8 +385,7 @@ class Simulation:
             for group, params in self.hub.items()
         }
         self.store.restore(snapshot)
-        links = {g.removeprefix(LINKS): params for g, params in snapshot.items() if g.startswith(LINKS)}
-        self.links.restore(links)
+        self.links.restore(links_of(snapshot))
         self.mailbox = Mailbox.restore(snapshot, device)
 
 

@@ -28,6 +28,8 @@ from consilience.types import IntArray, State
 
 PIECES = 512
 """How many tensors are read or written by one call, at most."""
+AT_A_TIME = 2**28
+"""How many bytes are read at a time where all rows are."""
 
 
 class Place(NamedTuple):
@@ -138,17 +140,28 @@ class Slots:
 
     def recall(self, noted: Mapping[str, Tensor]) -> None:
         """Go on from what a checkpoint holds."""
+        self._look_up(noted)
+        self._confirmed = set(noted["before"].tolist())
+        self.confirm()
+
+    def check(self, noted: Mapping[str, Tensor]) -> None:
+        """Refuse a file that does not hold what a checkpoint counts on; nothing is changed."""
+        self._look_up(noted)
+        rows = self.rows
+        for some in np.array_split(rows, max(1, len(rows) * self._size // AT_A_TIME)):
+            self.read(some)
+
+    def _look_up(self, noted: Mapping[str, Tensor]) -> None:
+        """Know where rows lie, as a checkpoint holds it."""
         numbers, slots = noted["number"].tolist(), noted["slot"].tolist()
         digests = noted["digest"].cpu().numpy()
         self._places = {
             row: Place(slot, digest.tobytes())
             for row, slot, digest in zip(numbers, slots, digests, strict=True)
         }
-        self._unread = set(numbers)
-        self._noted, self._confirmed = set(slots), set(noted["before"].tolist())
+        self._unread, self._noted = set(numbers), set(slots)
         if os.fstat(self._file.fileno()).st_size < (max(slots, default=-1) + 1) * self._size:
             raise DamageError(f"{self.path} is damaged: it is shorter than the checkpoint says")
-        self.confirm()
 
     def _move(
         self,

@@ -11,7 +11,7 @@ import torch
 
 from consilience import tree
 from consilience.engine.memory import Resident, shown
-from consilience.engine.rounds.slots import Slots
+from consilience.engine.rounds.slots import AT_A_TIME, Slots
 from consilience.errors import DamageError
 from consilience.transfer import to_device
 from consilience.types import Booleans, IntArray, State
@@ -26,9 +26,6 @@ DEVICE_SHARE = 8
 
 HOST_BYTES = 2**31
 """Larger memories are kept in files: what is held is part of every checkpoint, whole."""
-
-AT_A_TIME = 2**28
-"""How many bytes of memories that are held are read from a file at a time, when a run goes on."""
 
 
 class Held:
@@ -158,7 +155,7 @@ class Store:
         return self._resident == "never" or (self._resident == "auto" and size > max(small, HOST_BYTES))
 
     def _file(self, number: int) -> Path | None:
-        return self._path and self._path.with_name(f"{self._path.name}.{number}")
+        return self._path and _file_of(self._path, number)
 
     def _read(self, rows: IntArray) -> State:
         assert self._kept is not None  # since some were seen
@@ -190,18 +187,14 @@ class Store:
         """Continue from a snapshot: what was there before is forgotten."""
         self._seen = None
         self._marks = {}
-        memories = {g.removeprefix(MEMORY): params for g, params in snapshot.items() if g.startswith(MEMORY)}
-        noted = snapshot["rows"]
+        memories, noted = _form_of(snapshot), snapshot["rows"]
         rows = noted["number"].cpu().numpy()
         if "slot" not in noted:
             self._kept = None
             self.save(rows, memories)
             return
         self._files = int(noted["file"])
-        path = self._file(self._files)
-        if path is None or not path.exists():
-            raise DamageError(f"{path or 'a file of memories'} is missing, so this run cannot go on")
-        slots = Slots(memories, path)
+        slots = Slots(memories, _there(self._file(self._files)))
         slots.recall(noted)
         size = _row_bytes(memories)
         if self._in_files(size * self._rows):
@@ -216,6 +209,34 @@ class Store:
 
 MEMORY = "memory."
 """What stands, in a snapshot, before the names of groups of memories."""
+
+
+def check_snapshot(snapshot: State, path: Path) -> None:
+    """Refuse a file of memories that does not hold what a store's snapshot counts on; nothing is changed.
+
+    Args:
+        snapshot: The snapshot, which may be of a store that keeps nothing in files.
+        path: Where such files lie, but for their endings.
+    """
+    noted = snapshot.get("rows", {})
+    if "slot" in noted:
+        Slots(_form_of(snapshot), _there(_file_of(path, int(noted["file"])))).check(noted)
+
+
+def _file_of(path: Path, number: int) -> Path:
+    """The file of memories that has a number, where such files lie but for their endings."""
+    return path.with_name(f"{path.name}.{number}")
+
+
+def _there(path: Path | None) -> Path:
+    if path is None or not path.exists():
+        raise DamageError(f"{path or 'a file of memories'} is missing, so this run cannot go on")
+    return path
+
+
+def _form_of(snapshot: State) -> State:
+    """What memories look like in a snapshot: all of them, or no rows where they lie in a file."""
+    return {g.removeprefix(MEMORY): params for g, params in snapshot.items() if g.startswith(MEMORY)}
 
 
 def _named(memories: State) -> State:
