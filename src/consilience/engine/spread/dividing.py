@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from consilience.engine.rounds.simulation import LINKS
+from consilience.engine.rounds.memory_files import LINKS
 from consilience.engine.rounds.store import MEMORY
 from consilience.types import State
 
