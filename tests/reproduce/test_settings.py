@@ -71,6 +71,12 @@ def test_the_best_numbers_at_the_end_take_the_place_of_lists(raw: Callable[..., 
     assert compare[0]["method"] == {"name": "fedprox", "mu": [0.1, 1]}
 
 
+def test_a_list_of_one_number_is_that_number(raw: Callable[..., Raw]):
+    compare = [{"label": "star", "method": {"name": "fedprox", "mu": [0.1]}}]
+    (found,) = best_of(compare, raw({"fedprox": [[0.5]]}))
+    assert found["method"] == {"name": "fedprox", "mu": 0.1}
+
+
 def test_a_cell_that_takes_the_best_waits_until_the_grid_is_finished(
     searched: Recipe, raw: Callable[..., Raw], tmp_path: Path
 ):

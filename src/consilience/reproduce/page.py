@@ -154,9 +154,7 @@ def _machine(raw: Raw) -> str:
     made = raw.environment
     device = str(made.get("device", "an unknown device"))
     if raw.config.get("device") == "cpu":
-        device = (
-            f"the CPU ({device}, {made['threads']} threads)" if "threads" in made else f"the CPU ({device})"
-        )
+        device = f"the CPU, {device}" + (f", {made['threads']} threads" if "threads" in made else "")
     software = f", torch {made['torch']}" if "torch" in made else ""
     return f"{device} ({raw.config.get('precision', 'fp32')}{software})"
 

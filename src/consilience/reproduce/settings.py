@@ -29,14 +29,16 @@ def differences(was: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     found = [
         f"{path} {abridged(one)} instead of {abridged(other)}"
         for mine, theirs in pairs
-        for path, one, other in _unlike(
-            *({key: section[key] for key in COMPUTED if key in section} for section in (mine, theirs))
-        )
+        for path, one, other in _unlike(_computed(mine), _computed(theirs))
     ]
     settings = [len(one.get("compare") or ()) for one in (was, wanted)]
     if settings[0] != settings[1]:
         found.append(f"{settings[0]} settings instead of {settings[1]}")
     return [*dict.fromkeys(found)]
+
+
+def _computed(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: section[key] for key in COMPUTED if key in section}
 
 
 def _unlike(was: object, wanted: object, path: str = "") -> Iterator[tuple[str, object, object]]:
@@ -79,7 +81,14 @@ def _settled(setting: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str
         options = setting.get(part)
         if isinstance(options, Mapping):
             found[part] = {
-                key: numbers.get(f"{part}.{key}", numbers[key]) if isinstance(value, list) else value
+                key: _chosen(value, numbers.get(f"{part}.{key}", numbers.get(key)))
                 for key, value in options.items()
             }
     return found
+
+
+def _chosen(given: object, number: object) -> object:
+    """The number in place of a list; a list of one value makes no variants that could be told apart."""
+    if not isinstance(given, list):
+        return given
+    return given[0] if number is None else number
