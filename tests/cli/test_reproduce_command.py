@@ -28,7 +28,7 @@ def test_recipes_are_listed(clone: None, command: Callable[..., Any]):
 def test_a_recipe_runs_stops_when_time_is_up_and_goes_on(
     clone: None, tmp_path: Path, command: Callable[..., Any]
 ):
-    words = ("reproduce", "hwa-table3", "--quick", "--out", tmp_path, "--keep", tmp_path / "kept")
+    words = ("reproduce", "hwa-table3", "--quick", "--out", tmp_path)
     stopped = command(*words, "--minutes", "0")
     assert stopped.code == 3
     assert stopped.err == (
@@ -40,13 +40,45 @@ def test_a_recipe_runs_stops_when_time_is_up_and_goes_on(
     assert (rest.code, rest.err) == (0, "")
     assert rest.out.startswith("3 cells: 1 finished\ntwo-classes  begins\n")
     assert "not measured yet" not in rest.out
-    assert sorted(path.name for path in (tmp_path / "kept" / "hwa-table3").iterdir()) == [
-        "dirichlet",
-        "iid",
-        "two-classes",
-    ]
     shown = command(*words, "--report")
     assert shown.out.splitlines() == rest.out.splitlines()[-len(shown.out.splitlines()) :]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A recipe of two cells, the second of which takes the best of the first."""
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        """
+title: Small
+paper: Nobody
+base:
+  {data: mnist-sample, model: {name: mlp, hidden: [4]}, clients: 2, rounds: 2, local: {steps: 1}, seeds: [0]}
+cells:
+  - {label: grid, compare: [{label: a, method: fedavg, solver: {name: sgd, lr: [0.001, 0.5]}}]}
+  - {label: best, best_of: grid, seeds: [0, 1]}
+tables:
+  - {title: One, where: {cell: best}, rows: {FedAvg: "fedavg*"}, columns: {end: "*"}}
+"""
+    )
+    return path
+
+
+def test_results_are_kept_and_a_cell_follows_that_takes_the_best_of_another(
+    small: Path, tmp_path: Path, unpainted: None, command: Callable[..., Any]
+):
+    words = ("reproduce", small, "--out", tmp_path / "runs")
+    early = command(*words, "--cell", "best")
+    assert (early.code, early.err.count("\n")) == (2, 1)
+    assert "cell best takes the best of another cell, which is not finished" in early.err
+    for more in (("rounds=3",), ("--quick",)):
+        refused = command(*words, *more, "--keep", tmp_path / "kept")
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert "--keep is for what" in refused.err
+    answer = command(*words, "--keep", tmp_path / "kept")
+    assert (answer.code, answer.err) == (0, "")
+    assert sorted(path.name for path in (tmp_path / "kept" / "small").iterdir()) == ["best", "grid"]
+    assert "2 seeds." in answer.out
 
 
 def test_bad_input_is_one_line(clone: None, tmp_path: Path, command: Callable[..., Any]):

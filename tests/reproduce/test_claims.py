@@ -48,6 +48,7 @@ def test_a_target_that_one_alone_reached_decides(recipe: Recipe, raw: Make):
     assert verdict(recipe, raw({"fedavg": fast, "hwa": slow}), 1) == "does not hold here"
     both = judged(recipe.claims[1], recipe, {"first": raw({"fedavg": slow, "hwa": slow})})
     assert both.reasons == ("rounds, 20 %: 0.0 rounds fewer, better in 0 of 3 seeds",)  # nobody is at 50 %
+    assert both.told == "does not hold here (1 of 2 comparisons)"
 
 
 def test_a_run_that_ended_too_early_decides_nothing(recipe: Recipe, raw: Make):
@@ -63,6 +64,20 @@ def test_rows_are_alike_within_what_the_claim_says(recipe: Recipe, raw: Make):
         == "does not hold here"
     )
     assert verdict(recipe, raw({"fedavg": ends(0.5), "hwa": ends(0.5)}), 2) == "not known yet"
+    assert verdict(recipe, raw({"fedavg": ends(0.5, 0.5, 0.5)}), 2) == "not known yet"  # a row is missing
+    diverged = raw({"fedavg": ends(0.5, 0.5, 0.5), "hwa": [[0.5], [0.5], [None]]})
+    assert judged(recipe.claims[2], recipe, {"first": diverged}).reasons == ("scores, end: a model diverged",)
+
+
+def test_of_several_rows_that_are_to_be_ahead_each_is_compared(recipe: Recipe, raw: Make):
+    claim = replace(recipe.claims[0], ahead=("HWA", "FedAvg"))
+    cells = {"first": raw({"fedavg": ends(0.1, 0.5, 0.8), "hwa": ends(0.2, 0.6, 0.9)})}
+    found = judged(claim, recipe, cells)
+    assert found.verdict == "holds in part"
+    assert found.reasons == (
+        "scores, end, HWA: +10.00 points, better in 3 of 3 seeds",
+        "scores, end, FedAvg: +0.00 points, better in 0 of 3 seeds",
+    )
 
 
 def test_reasons_name_the_gain_and_the_paired_probability(recipe: Recipe, raw: Make):
@@ -76,9 +91,10 @@ def test_reasons_name_the_gain_and_the_paired_probability(recipe: Recipe, raw: M
 
 def test_of_many_comparisons_those_are_told_that_speak_against_the_claim(recipe: Recipe):
     many = Judgement(
-        recipe.claims[0], "holds in part", ("a", "b", "c", "d", "e", "f", "g"), (True,) * 6 + (False,)
+        recipe.claims[0], "holds in part", ("a", "b", "c", "d", "e", "f", "g"), (True,) * 6 + (False,), 7
     )
     assert many.why() == "so in 6 of 7 comparisons; not so: g"
+    assert many.told == "holds in part"
     assert replace(many, reasons=("a", "b"), held=(True, False)).why() == "a; b"
 
 

@@ -36,7 +36,9 @@ def test_ours_stand_beside_the_papers(recipe: Recipe, raw: Callable[..., Raw], t
         for line in lines
     )
     assert any(line.startswith("| one-way analysis of variance, p | 0.02") for line in lines)
-    assert f"- [first]({tmp_path}/table/first): 2 s on a machine (fp32, torch 2)" in lines
+    assert (
+        f"- [first]({tmp_path}/table/first): 2 s on a machine (fp32, torch 2), rounds 2 instead of 3" in lines
+    )
     assert "- `second`: not measured yet" in lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from consilience.cli.sweeping import Minutes, here, leave
 if TYPE_CHECKING:
     from consilience.reproduce import Recipe
     from consilience.reproduce.raw import Raw
-    from consilience.sweep import Findings, Place, Study
+    from consilience.sweep import Cell, Findings, Place, Study
 
 OUT = Path("runs") / "papers"
 
@@ -54,48 +55,88 @@ def reproduce(
 
     Without a name, the recipes are listed. Exit code 1 where a cell has failed, 3 where time was up.
     """
+    from consilience.errors import UserError
     from consilience.reproduce import find_recipe, recipe_files
-    from consilience.reproduce.page import recipe_page
-    from consilience.reproduce.recipes import chosen_cells
 
     if name is None:
         _list()
         return
+    if quick and keep is not None:
+        raise UserError("--keep is for what a recipe measures, not for --quick")
     changes = [*(overrides or []), *([f"device={device}"] if device else [])]
     changes += [f"seeds={[*range(seeds)]}"] if seeds else []
     recipes = [find_recipe(path) for path in recipe_files()] if name == "all" else [find_recipe(name)]
-    studies = [
-        (recipe, chosen_cells(recipe.study(changes, out=out, quick=quick), cells or [])) for recipe in recipes
-    ]
-    place, ended = here(minutes), []
-    for recipe, study in studies:
-        if not report:
-            ended.append(_run(study, place, overwrite=overwrite))
-        print(recipe_page(recipe, _collected(recipe, study, keep)))
-    for findings in ended:
-        leave(findings)
+    orders = [_Order(recipe, changes, tuple(cells or ()), quick, out, keep) for recipe in recipes]
+    for order in orders:
+        order.check()  # before anything runs
+    place = here(minutes)
+    ended = [_carried_out(order, place, overwrite=overwrite, report=report) for order in orders]
+    leave(*(findings for findings in ended if findings is not None))
 
 
-def _run(study: Study, place: Place, *, overwrite: bool) -> Findings:
+@dataclass(frozen=True)
+class _Order:
+    """A recipe, and what is asked for of it."""
+
+    recipe: Recipe
+    changes: list[str]
+    cells: tuple[str, ...]
+    quick: bool
+    out: Path
+    keep: Path | None
+
+    def study(self) -> Study:
+        """The cells that can be run as things are: others take the best of one that is not finished."""
+        from consilience.reproduce.recipes import chosen_cells
+
+        study = self.recipe.study(self.changes, out=self.out, quick=self.quick)
+        return chosen_cells(self.recipe, study, self.cells)
+
+    def check(self) -> None:
+        """Refuse what makes no sense, and to keep what is not what the recipe says."""
+        from consilience.errors import UserError
+        from consilience.reproduce.settings import differences
+
+        study = self.study()
+        if self.keep is None:
+            return
+        wanted = {cell.name: cell.written for cell in self.recipe.study(out=self.out).cells}
+        for cell in study.cells:
+            if unlike := differences(cell.written, wanted[cell.name]):
+                raise UserError(f"--keep is for what the recipe says, but {cell.name} has {unlike[0]}")
+
+    def result(self, cell: Cell) -> Raw | None:
+        """The raw results of a cell, kept where that is asked for; None where there are none."""
+        from consilience.reproduce import raw
+
+        found = raw.of_run(cell.path)
+        if found is not None and self.keep is not None:
+            raw.keep(found, self.keep / self.recipe.name / cell.name)
+        return found
+
+
+def _carried_out(order: _Order, place: Place, *, overwrite: bool, report: bool) -> Findings | None:
+    """Run what is not finished, cells that take the best of others after these, and show what is there."""
+    from consilience.reproduce.page import recipe_page
+
+    findings, known = None, 0
+    try:
+        while not report and len((study := order.study()).cells) > known:
+            known = len(study.cells)
+            findings = _run(study, place, order, overwrite=overwrite)
+    finally:
+        found = {cell.name: order.result(cell) for cell in order.study().cells}  # of an interrupted run, too
+    print(recipe_page(order.recipe, {name: one for name, one in found.items() if one is not None}))
+    return findings
+
+
+def _run(study: Study, place: Place, order: _Order, *, overwrite: bool) -> Findings:
     from consilience.cli.sweep_display import watch
+    from consilience.reproduce.keeping import Keeping
     from consilience.sweep import run
 
     with stoppable(lambda: "the same command goes on"):
-        return run(study, place=place, watcher=watch(), overwrite=overwrite)
-
-
-def _collected(recipe: Recipe, study: Study, keep: Path | None) -> dict[str, Raw]:
-    """The raw results of all cells that have some, kept where that is asked for."""
-    from consilience.reproduce import raw
-
-    found = {}
-    for cell in study.cells:
-        one = raw.of_run(cell.path)
-        if one is not None:
-            found[cell.name] = one
-            if keep is not None:
-                raw.keep(one, keep / recipe.name / cell.name)
-    return found
+        return run(study, place=place, watcher=Keeping(watch(), order.result), overwrite=overwrite)
 
 
 def _list() -> None:

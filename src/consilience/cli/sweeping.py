@@ -77,14 +77,14 @@ def here(minutes: float | None) -> Place:
     return Here() if minutes is None else Here(deadline(minutes))
 
 
-def leave(findings: Findings) -> None:
-    """End the command with the code that says how cells fared."""
-    failed = findings.failed
-    for name, reason in failed.items():
+def leave(*ended: Findings) -> None:
+    """End the command with the code that says how the cells of its sweeps fared."""
+    failed = [one for findings in ended for one in findings.failed.items()]
+    for name, reason in failed:
         print(f"consilience: cell {name} failed: {reason}", file=sys.stderr)
     if failed:
         raise typer.Exit(1)
-    rest = [cell.name for cell, stage, _ in findings.cells if stage != "finished"]
+    rest = [cell.name for findings in ended for cell, stage, _ in findings.cells if stage != "finished"]
     if rest:
         print(f"consilience: time is up; the same command goes on with {', '.join(rest)}", file=sys.stderr)
         raise typer.Exit(3)

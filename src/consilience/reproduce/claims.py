@@ -64,6 +64,18 @@ class Judgement:
     reasons: tuple[str, ...]
     held: tuple[bool, ...]
     """Whether each of the reasons speaks for it."""
+    comparisons: int
+    """How many comparisons the claim asks for; reasons are those that could be made."""
+
+    @property
+    def told(self) -> str:
+        """The verdict, and on how much of the claim it rests where that is not all."""
+        made = len(self.reasons)
+        return (
+            f"{self.verdict} ({made} of {self.comparisons} comparisons)"
+            if 0 < made < self.comparisons
+            else self.verdict
+        )
 
     def why(self) -> str:
         """The reasons in words: all, or of many only those against it."""
@@ -79,26 +91,27 @@ def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
 
     A row is ahead of another where it is better in every seed (of three at least), or in the mean with a
     probability below 0.05 in a paired t-test. Rows are alike where their means differ by no more than the
-    claim says. Comparisons do not count that are not measured with three seeds, or in which nobody reached
+    claim says. Comparisons cannot be made that are not measured with three seeds, or in which nobody reached
     the target.
     """
     tables = [table for table in recipe.tables if table.title in claim.tables]
+    places = [(table, column) for table in tables for column in claim.columns if column in table.columns]
     if claim.alike is not None:
-        return _alike(claim, tables, cells)
+        return _judgement(claim, [_alike(claim.alike, table, column, cells) for table, column in places])
     found = [
-        one
-        for table in tables
-        for column in claim.columns
-        if column in table.columns
+        _compared(row, other, column, table, cells, claim)
+        for table, column in places
+        for row in claim.ahead
         for other in claim.of
-        if (one := _compared(claim.ahead, other, column, table, cells, several=len(claim.of) > 1)) is not None
     ]
-    return _judgement(claim, [(one.told(), one.ahead) for one in found])
+    return _judgement(claim, [None if one is None else (one.told(), one.ahead) for one in found])
 
 
-def _judgement(claim: Claim, found: Sequence[tuple[str, bool]]) -> Judgement:
-    held = tuple(one for _, one in found)
-    return Judgement(claim, _verdict(held), tuple(reason for reason, _ in found), held)
+def _judgement(claim: Claim, found: Sequence[tuple[str, bool] | None]) -> Judgement:
+    """What follows from comparisons: reasons and whether they speak for a claim; None: could not be made."""
+    made = [one for one in found if one is not None]
+    held = tuple(one for _, one in made)
+    return Judgement(claim, _verdict(held), tuple(reason for reason, _ in made), held, len(found))
 
 
 def _verdict(held: Sequence[bool]) -> Verdict:
@@ -108,7 +121,7 @@ def _verdict(held: Sequence[bool]) -> Verdict:
 
 
 def _compared(
-    row: str, other: str, column: str, table: Table, cells: Mapping[str, Raw], *, several: bool
+    row: str, other: str, column: str, table: Table, cells: Mapping[str, Raw], claim: Claim
 ) -> Comparison | None:
     first, second = (figure_of(table, one, column, cells) for one in (row, other))
     if first is None or second is None:
@@ -116,7 +129,9 @@ def _compared(
     seeds = sorted(first.values.keys() & second.values.keys())
     if len(seeds) < ENOUGH or (first.in_rounds and not _decided(first, second, seeds)):
         return None
-    where = f"{table.title}, {column}" + (f", against {other}" if several else "")
+    where = f"{table.title}, {column}"
+    where += f", {row}" if len(claim.ahead) > 1 else ""
+    where += f", against {other}" if len(claim.of) > 1 else ""
     better = sum(first.score(seed) > second.score(seed) for seed in seeds)
     gains = [first.score(seed) - second.score(seed) for seed in seeds]
     if not all(map(math.isfinite, gains)):
@@ -135,19 +150,17 @@ def _decided(first: Figure, second: Figure, seeds: list[int]) -> bool:
     return True
 
 
-def _alike(claim: Claim, tables: list[Table], cells: Mapping[str, Raw]) -> Judgement:
-    assert claim.alike is not None
-    found = []
-    for table in tables:
-        for column in (column for column in claim.columns if column in table.columns):
-            figures = [figure_of(table, row, column, cells) for row in table.rows]
-            sound = [one for one in figures if one is not None and len(one.values) >= ENOUGH]
-            means = [one.mean for one in sound if one.mean is not None]
-            if len(means) > 1:
-                apart = max(means) - min(means)
-                reason = f"{table.title}, {column}: within {apart:.2f} points"
-                found.append((reason, apart <= claim.alike))
-    return _judgement(claim, found)
+def _alike(limit: float, table: Table, column: str, cells: Mapping[str, Raw]) -> tuple[str, bool] | None:
+    """How far apart the rows of a column are in the mean, and whether that is within a limit."""
+    figures = [figure_of(table, row, column, cells) for row in table.rows]
+    measured = [one for one in figures if one is not None and len(one.values) >= ENOUGH]
+    if len(measured) < len(table.rows):
+        return None
+    means = [one.mean for one in measured if one.mean is not None]
+    if len(means) < len(measured):
+        return f"{table.title}, {column}: a model diverged", False
+    apart = max(means) - min(means)
+    return f"{table.title}, {column}: within {apart:.2f} points", apart <= limit
 
 
 def analysis_of_variance(figures: list[Figure]) -> float | None:

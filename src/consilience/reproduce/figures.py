@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from consilience.reproduce.raw import Curves, Label, Raw, label_of
 from consilience.reproduce.recipes import PATTERNS, Table
+
+Kind = Literal["score", "rounds", "megabytes"]
+"""What a figure is: the score after a round in per cent, the rounds to a target, or what was sent by then."""
 
 FEW = 5
 """The most seeds whose rounds are told one by one."""
@@ -25,13 +28,18 @@ class Figure:
     """A percentage, or the rounds to a target, by seed; None where it diverged, or was not reached."""
     rounds: int
     """How many rounds there were."""
-    in_rounds: bool
+    kind: Kind
     complete: bool
     """Whether there were as many rounds as planned."""
     variant: str = ""
     """The numbers that were the best of those searched, in words."""
     variants: int = 1
     """How many were searched."""
+
+    @property
+    def in_rounds(self) -> bool:
+        """Whether it is rounds to a target, of which fewer are better."""
+        return self.kind == "rounds"
 
     @property
     def mean(self) -> float | None:
@@ -44,7 +52,7 @@ class Figure:
         value = self.values[seed]
         if value is None:
             return -math.inf
-        return -value if self.in_rounds else value
+        return value if self.kind == "score" else -value
 
     def told(self) -> str:
         """The figure in words."""
@@ -53,7 +61,9 @@ class Figure:
         sound = [value for value in self.values.values() if value is not None]
         if not sound:
             return "diverged"
-        text = f"{fmean(sound):.2f}" + (f" ± {stdev(sound):.2f}" if len(sound) > 1 else "")
+        text = f"{fmean(sound):.2f}"
+        if self.kind == "score" and len(sound) > 1:
+            text += f" ± {stdev(sound):.2f}"
         if len(sound) < len(self.values):
             text += f" ({len(self.values) - len(sound)} diverged)"
         return text if self.complete else f"{text} after {self.rounds} rounds"
@@ -93,16 +103,17 @@ def figure_of(table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> 
     if at is not None and any(at not in curve for curve in curves.values()):
         return None
     last = max(max(curve) for curve in curves.values())
-    if "target" in wanted:
+    kind: Kind = "rounds" if "target" in wanted else "megabytes" if "megabytes" in wanted else "score"
+    if kind == "rounds":
         values = {seed: _first(curve, wanted["target"]) for seed, curve in curves.items()}
-    elif "megabytes" in wanted:
+    elif kind == "megabytes":
         values = _megabytes(raw.lines, best)
     else:
         values = {seed: _percent(curve[at or max(curve)]) for seed, curve in curves.items()}
     return Figure(
         dict(sorted(values.items())),
         last,
-        "target" in wanted,
+        kind,
         at is not None or raw.stopped or last >= raw.planned,
         best[2] if len(found) > 1 else "",
         len(found),

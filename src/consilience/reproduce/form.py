@@ -40,7 +40,7 @@ class _Claim(_Form):
     says: str = ""
     tables: str | list[str] = ""
     columns: str | list[str] = ""
-    ahead: str = ""
+    ahead: str | list[str] = ""
     of: str | list[str] = ""
     alike: float = 0
     note: str = ""

@@ -9,6 +9,7 @@ from consilience.reproduce.claims import analysis_of_variance, judged, probabili
 from consilience.reproduce.figures import NOTHING, Figure, figure_of
 from consilience.reproduce.raw import Raw, kept_cells
 from consilience.reproduce.recipes import Recipe, Table
+from consilience.reproduce.settings import differences
 
 HEAD = """\
 # Results
@@ -21,8 +22,10 @@ is made by `python tools/make_results.py` from the raw results in
 Accuracies are those of the last round on the test set in per cent, mean and standard deviation over seeds;
 rounds to a target are told for every seed. Of a grid the best variant on the test set is shown, as in the
 papers. One method is ahead of another where it is better in every seed, or in the mean with p below 0.05 in
-a paired t-test. A claim holds where all comparisons with at least three seeds say so, and in part where some
-do. [docs/results.md](docs/results.md) says more about why.
+a paired t-test. (Of two methods between which there is nothing to choose, three seeds would say so once in
+eight times.) A claim holds where all comparisons with at least three seeds say so, and in part where some
+do; the verdict says how many of its comparisons could be made where that is not all.
+[docs/results.md](docs/results.md) says more about why.
 """
 
 
@@ -39,7 +42,7 @@ def _overview(found: Sequence[tuple[Recipe, Mapping[str, Raw]]]) -> str:
     for recipe, cells in found:
         link = f"[{recipe.title}](#{_anchor(recipe.title)})"
         for claim in recipe.claims:
-            lines.append(f"| {link} | {claim.says} | {judged(claim, recipe, cells).verdict} |")
+            lines.append(f"| {link} | {claim.says} | {judged(claim, recipe, cells).told} |")
     return "\n".join(lines) + "\n"
 
 
@@ -78,8 +81,11 @@ def table_page(table: Table, cells: Mapping[str, Raw]) -> str:
         told = [_told(figures[row, column], table, row, place) for place, column in enumerate(table.columns)]
         lines.append(f"| {row} | {' | '.join(told)} |")
     columns = [[figures[row, column] for row in table.rows] for column in table.columns]
-    if not table.in_rounds and len(table.rows) > 1:
-        found = [analysis_of_variance([one for one in column if one is not None]) for column in columns]
+    if len(table.rows) > 1:
+        found = [
+            analysis_of_variance([one for one in column if one is not None and one.kind == "score"])
+            for column in columns
+        ]
         if any(p is not None for p in found):
             told = [NOTHING if p is None else probability(p) for p in found]
             lines.append(f"| one-way analysis of variance, p | {' | '.join(told)} |")
@@ -110,7 +116,7 @@ def _variants(figures: Mapping[tuple[str, str], Figure | None]) -> list[str]:
     """Which variants of a grid are shown, in a sentence for each row."""
     told: dict[str, tuple[list[str], int]] = {}
     for (row, _), figure in figures.items():
-        if figure is not None and figure.variants > 1:
+        if figure is not None and figure.variants > 1 and figure.kind != "megabytes":
             words, _ = told.setdefault(row, ([], figure.variants))
             words += [figure.variant] if figure.variant not in words else []
     return [f"{row}: {'; '.join(words)} of {count} variants." for row, (words, count) in told.items()]
@@ -123,12 +129,13 @@ def _claims(recipe: Recipe, cells: Mapping[str, Raw], results: Path | None) -> s
         found = judged(claim, recipe, cells)
         why = f" ({found.why()})" if found.reasons else ""
         note = f" {claim.note}" if claim.note and results else ""
-        parts.append(f"- **{found.verdict}**: {claim.says}{why}.{note}")
+        parts.append(f"- **{found.told}**: {claim.says}{why}.{note}")
     return "\n".join(parts) + "\n" if parts else ""
 
 
 def _measured(recipe: Recipe, cells: Mapping[str, Raw], results: Path | None) -> str:
     """How long each cell took and where, or that it is not measured."""
+    wanted = {cell.name: cell.written for cell in recipe.study(out=results).cells} if results else {}
     lines = []
     for name in dict.fromkeys([*recipe.cells, *cells]):
         raw = cells.get(name)
@@ -136,15 +143,20 @@ def _measured(recipe: Recipe, cells: Mapping[str, Raw], results: Path | None) ->
             lines.append(f"- `{name}`: not measured yet")
             continue
         link = f"[{name}]({results / recipe.name / name})" if results else f"`{name}`"
-        state = "" if raw.finished else ", not finished"
-        made = raw.environment
-        software = f", torch {made['torch']}" if "torch" in made else ""
-        precision = raw.config.get("precision", "fp32")
-        lines.append(
-            f"- {link}: {_duration(raw.seconds)} on {made.get('device', 'an unknown device')} "
-            f"({precision}{software}){state}"
-        )
+        unlike = differences(raw.config, wanted[name]) if name in wanted else []
+        state = "".join(f", {one}" for one in ([] if raw.finished else ["not finished"]) + unlike)
+        lines.append(f"- {link}: {_duration(raw.seconds)} on {_machine(raw)}{state}")
     return "Cells, and how long their rounds took:\n\n" + "\n".join(lines) + "\n"
+
+
+def _machine(raw: Raw) -> str:
+    """What a cell was computed on, in words."""
+    made = raw.environment
+    device = str(made.get("device", "an unknown device"))
+    if raw.config.get("device") == "cpu":
+        device = f"the CPU, {device}" + (f", {made['threads']} threads" if "threads" in made else "")
+    software = f", torch {made['torch']}" if "torch" in made else ""
+    return f"{device} ({raw.config.get('precision', 'fp32')}{software})"
 
 
 def _duration(seconds: float) -> str:

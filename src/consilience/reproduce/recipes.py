@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,14 @@ from typing import Any
 from consilience.config.files import read_values
 from consilience.errors import UserError, abridged, unknown
 from consilience.reproduce.form import Selection, check_recipe, check_selection
+from consilience.reproduce.raw import RESULTS, Raw, of_run, read_raw
+from consilience.reproduce.settings import best_of
 from consilience.sweep.reading import KEYS, Study, study_of
 
 FOLDER = Path("benchmarks") / "papers"
 """Where recipes are, in a clone of the repository."""
+BEST_OF = "best_of"
+"""What a cell says that has the settings of another one with their best numbers in place of lists."""
 OWN = ("title", "paper", "about", "open", "quick", "tables", "claims")
 """What the file of a recipe may say beside what that of a sweep may."""
 SELECTORS = tuple(Selection.model_fields)
@@ -39,11 +44,6 @@ class Table:
         return {**both[0], **both[1], **patterns}
 
     @property
-    def in_rounds(self) -> bool:
-        """Whether figures are rounds to a target, of which fewer are better."""
-        return any("target" in one for one in (*self.rows.values(), *self.columns.values()))
-
-    @property
     def cells(self) -> tuple[str, ...]:
         """The cells that it shows something of."""
         found = [self.entry(row, column)["cell"] for row in self.rows for column in self.columns]
@@ -57,7 +57,7 @@ class Claim:
     says: str
     tables: tuple[str, ...]
     columns: tuple[str, ...]
-    ahead: str
+    ahead: tuple[str, ...]
     of: tuple[str, ...]
     alike: float | None
     """Points within which rows count as alike, where that is the claim."""
@@ -87,16 +87,44 @@ class Recipe:
         """The names of its cells."""
         return tuple(str(cell["label"]) for cell in self.given["cells"])
 
-    def study(self, overrides: Sequence[str] = (), *, out: Path | None = None, quick: bool = False) -> Study:
-        """The sweep of its cells."""
-        given = {**self.given, "name": self.name}
+    def study(
+        self, overrides: Sequence[str] = (), *, out: Path, quick: bool = False, kept: Path = RESULTS
+    ) -> Study:
+        """The sweep of its cells, but for those that take the best of a cell which is not finished.
+
+        Args:
+            overrides: Changes of all cells as `key=value`.
+            out: Where runs go.
+            quick: Whether cells are something small.
+            kept: Where raw results of cells are that were run elsewhere.
+        """
+        out = out / "quick" if quick else out
+        cells = self.given["cells"]
         if quick:
             # Recording a step is dearer than a few of them.
             changes = {"executor": "sequential", **self.quick}
-            given["cells"] = [_quicker(cell, changes) for cell in given["cells"]]
-        if out is not None:
-            given["out"] = str(out / "quick" if quick else out)
-        return study_of(given, self.file, overrides)
+            cells = [_quicker(cell, changes) for cell in cells]
+        known = {cell["label"]: cell for cell in cells}
+        settled = []
+        for cell in cells:
+            if BEST_OF in cell:
+                grid = cell[BEST_OF]
+                found = _finished(out / self.name / grid, None if quick else kept / self.name / grid)
+                if found is None:
+                    continue
+                own = {key: value for key, value in cell.items() if key != BEST_OF}
+                cell = {**own, "compare": best_of(known[grid]["compare"], found)}  # noqa: PLW2901
+            settled.append(cell)
+        given = {**self.given, "name": self.name, "out": str(out), "cells": settled}
+        return study_of(copy.deepcopy(given), self.file, overrides)  # overrides change the base that is given
+
+
+def _finished(run: Path, kept: Path | None) -> Raw | None:
+    """The raw results of a cell that is finished, of its run or those that were kept."""
+    for found in (of_run(run), read_raw(kept) if kept else None):
+        if found is not None and found.finished:
+            return found
+    return None
 
 
 def _quicker(cell: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,11 +187,17 @@ def read_recipe(file: Path) -> Recipe:
 
 
 def _check_cells(recipe: Recipe) -> None:
-    """Refuse cells without a name, and tables that show another one."""
+    """Refuse cells without a name, and tables and cells that speak of another one."""
     cells = recipe.given["cells"]
     for number, cell in enumerate(cells):
         if "label" not in cell:
             raise UserError(f"cells[{number}]: a cell of a recipe has a label, by which it is called")
+    for number, cell in enumerate(cells):
+        grid = cell.get(BEST_OF)
+        if grid is not None and grid not in recipe.cells:
+            raise UserError(f"cells[{number}].{BEST_OF}: {unknown('cell', str(grid), recipe.cells)}")
+        if grid is not None and "compare" not in cells[recipe.cells.index(grid)]:
+            raise UserError(f"cells[{number}].{BEST_OF}: cell {grid} has no settings (compare)")
     for table in recipe.tables:
         for name in table.cells:
             if name not in recipe.cells:
@@ -222,21 +256,21 @@ def _claim(given: Mapping[str, Any], number: int, tables: Sequence[Table]) -> Cl
             raise UserError(f"claims[{number}]: {unknown('table of a claim', title, known)}")
     chosen = [table for table in tables if table.title in about]
     columns = tuple(_listed(given.get("columns", [*dict.fromkeys(c for t in chosen for c in t.columns)])))
-    of = tuple(_listed(given.get("of", [])))
+    ahead, of = (tuple(_listed(given.get(key, []))) for key in ("ahead", "of"))
     for kind, names, there in (
         ("column", columns, {c for t in chosen for c in t.columns}),
-        ("row", (*([given["ahead"]] if "ahead" in given else []), *of), {r for t in chosen for r in t.rows}),
+        ("row", (*ahead, *of), {r for t in chosen for r in t.rows}),
     ):
         for name in names:
             if name not in there:
                 raise UserError(f"claims[{number}]: {unknown(f'{kind} of a claim', name, there)}")
-    if ("ahead" in given) == ("alike" in given):
+    if bool(ahead) == ("alike" in given) or bool(ahead) != bool(of):
         raise UserError(f"claim {abridged(given['says'])}: give either ahead and of, or alike")
     return Claim(
         given["says"],
         about,
         columns,
-        given.get("ahead", ""),
+        ahead,
         of,
         given.get("alike"),
         given.get("note", "").strip(),
@@ -247,10 +281,12 @@ def _listed(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 
-def chosen_cells(study: Study, names: Sequence[str]) -> Study:
-    """The sweep with some of its cells alone; all where none is named."""
-    known = [cell.name for cell in study.cells]
+def chosen_cells(recipe: Recipe, study: Study, names: Sequence[str]) -> Study:
+    """The sweep of a recipe with some of its cells alone; all where none is named."""
     for name in names:
-        if name not in known:
-            raise unknown("cell", name, known)
-    return replace(study, cells=tuple(cell for cell in study.cells if not names or cell.name in names))
+        if name not in recipe.cells:
+            raise unknown("cell", name, recipe.cells)
+    found = tuple(cell for cell in study.cells if not names or cell.name in names)
+    if not found:
+        raise UserError(f"cell {names[0]} takes the best of another cell, which is not finished")
+    return replace(study, cells=found)
