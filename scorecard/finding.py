@@ -13,6 +13,9 @@ from typing import Any
 SHOWN = 5
 """How many faults are kept in words; all are counted."""
 
+MANY = 20
+"""Trials of which half must hit something; of fewer all may miss, where a machine is busy."""
+
 Figure = float | int | str
 
 
@@ -84,9 +87,9 @@ class Tally:
         self.most(name, time.perf_counter() - begun)
 
     def need(self, name: str) -> None:
-        """Count as a fault that fewer attacks than half of the trials hit anything: they would say little."""
+        """Count as a fault that fewer attacks than half of many trials hit anything: they would say little."""
         hits = int(self.figures.get(name, 0))
-        if hits < self.trials / 2:
+        if self.trials >= MANY and hits < self.trials / 2:
             self.note("the attack itself", f"{name}: {hits} in {self.trials} trials")
 
     def finding(self) -> Finding:

@@ -139,7 +139,7 @@ class Place:
         return done.stdout
 
 
-def until(condition: object, what: str, said: object = str, seconds: float = 120.0) -> None:
+def until(condition: object, what: str, said: object = str, seconds: float = 240.0) -> None:
     """Wait for a condition, which is to become true; how long it takes is not measured."""
     assert callable(condition)
     assert callable(said)

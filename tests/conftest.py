@@ -108,6 +108,12 @@ class Federation:
         return executor.clients(self.cohort, Errand(work), [sent, own or {}, facts])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that wait for processes come first, so that at the end nobody waits for them."""
+    slow = ("tests/scorecard/", "tests/deploy/flower/test_processes", "tests/engine/spread/test_on_ray")
+    items.sort(key=lambda item: not item.nodeid.startswith(slow))
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays; to look for garbage in it again and again would take a tenth of the time."""
     gc.collect()

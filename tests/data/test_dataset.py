@@ -152,7 +152,7 @@ def test_torch_data_sets_are_stacked():
     ("train", "message"),
     [
         (Stream(), "training data is a Stream without a length"),
-        (Unsized(), "training data is a Unsized without a length"),
+        (Unsized(), "training data is an Unsized without a length"),
         (Rows(), "training data is empty"),
         (Rows((torch.zeros(3), 0), (torch.zeros(4), 1)), "input 1 is torch.float32 (4,) but input 0 is"),
         (Rows((torch.zeros(3), 0), (torch.zeros(3).double(), 1)), "input 1 is torch.float64 (3,)"),

@@ -28,7 +28,9 @@ def undocumented(module: ModuleType) -> Iterator[str]:
         yield module.__name__
     for name, value in vars(module).items():
         own = getattr(value, "__module__", None) == module.__name__
-        if name.startswith("_") or not own or not (inspect.isclass(value) or inspect.isfunction(value)):
+        # Pydantic leaves classes with brackets in their names.
+        public = name.isidentifier() and not name.startswith("_")
+        if not public or not own or not (inspect.isclass(value) or inspect.isfunction(value)):
             continue
         if not value.__doc__:
             yield f"{module.__name__}.{name}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from consilience.errors import UserError, abridged
+from consilience.errors import UserError, abridged, kind_of
 from consilience.plain import check_plain
 
 LOG = logging.getLogger("consilience")
@@ -31,7 +31,8 @@ def read_init(value: object) -> object:
     """How models start, or where the file of weights is."""
     if value is None or (isinstance(value, str | Path) and str(value).strip()):
         return value if value is None else str(value)
-    raise UserError(f"init: common, different or the path of a file of weights, not {abridged(value)}")
+    given = abridged(value) if isinstance(value, str) else kind_of(value)
+    raise UserError(f"init: common, different or the path of a file of weights, not {given}")
 
 
 def read_participation(value: object) -> object:
