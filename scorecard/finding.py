@@ -87,7 +87,7 @@ class Tally:
         self.most(name, time.perf_counter() - begun)
 
     def need(self, name: str) -> None:
-        """Count as a fault that fewer attacks than half of many trials hit anything: they would say little."""
+        """Count as a fault that of many attacks fewer than half hit anything: they would say little."""
         hits = int(self.figures.get(name, 0))
         if self.trials >= MANY and hits < self.trials / 2:
             self.note("the attack itself", f"{name}: {hits} in {self.trials} trials")
