@@ -110,7 +110,7 @@ def _use(mutation: Mutation, file: Path) -> None:
         return
     if mutation.kind == "recipe":
         recipe = read_recipe(file)
-        recipe.study(mutation.overrides, quick=True)
+        recipe.study(mutation.overrides, out=file.parent, quick=True)
         recipe_page(recipe, {})
         return
     if mutation.kind == "member":
