@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -109,8 +110,8 @@ def rejoined(trials: int, folder: Path) -> Finding:
                 one.start(GONE)
                 _together(one)
                 for node in BESIDE:
-                    lines = one.since(node, gone)
-                    again = next(line for line in lines if line["time"] > back and GONE in line["heard"])
+                    until(lambda node=node, back=back: _heard(one, node, back))
+                    again, lines = _heard(one, node, back)[0], one.since(node, gone)
                     tally.most("slowest return (s)", again["time"] - back)
                     tally.most("longest round of a neighbour (s)", max(line["seconds"] for line in lines))
         with tally.trial("asked to stop"):
@@ -118,6 +119,11 @@ def rejoined(trials: int, folder: Path) -> Finding:
             demand(one.ended(1) == 130, "it ended otherwise")
             demand("the same command goes on" in one.log(1).read_text(), "it does not say how to go on")
     return tally.finding()
+
+
+def _heard(one: Ring, node: int, when: float) -> list[dict[str, Any]]:
+    """The rounds since a time in which a node has heard the one that was gone."""
+    return [line for line in one.since(node, when) if GONE in line["heard"]]
 
 
 # 12: a network that falls apart

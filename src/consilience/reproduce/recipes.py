@@ -190,7 +190,7 @@ def _check_cells(recipe: Recipe) -> None:
     """Refuse cells without a name, and tables and cells that speak of another one."""
     cells = recipe.given["cells"]
     for number, cell in enumerate(cells):
-        if "label" not in cell:
+        if not isinstance(cell.get("label"), str):
             raise UserError(f"cells[{number}]: a cell of a recipe has a label, by which it is called")
     for number, cell in enumerate(cells):
         grid = cell.get(BEST_OF)
