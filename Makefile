@@ -10,6 +10,8 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models
 # Threads that wait do so asleep: on a busy machine spinning ones cost twenty times the work. The package sees to
 # it itself, but pytest loads torch before it.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Tests start hundreds of processes, none of which should compile Python again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test test-everywhere scorecard lint docs listings notebooks results bench wheel lock sbom audit clean
 

@@ -61,8 +61,12 @@ def seeded(key: Tensor) -> Iterator[None]:
 @contextmanager
 def torch_seed(seed: int, purpose: Purpose, *key: int) -> Iterator[None]:
     """A context in which torch's default generator is keyed; afterwards it is as before."""
+    drawn = int(generator(seed, purpose, *key).integers(2**63))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(generator(seed, purpose, *key).integers(2**63)))
+        if torch.accelerator.is_available():
+            torch.manual_seed(drawn)  # for who draws there
+        else:  # the same would keep a text of the whole stack for each kind of device that is not there
+            torch.default_generator.manual_seed(drawn)
         yield
 
 
