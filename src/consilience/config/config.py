@@ -62,7 +62,7 @@ from consilience.config.stopping import StopWhenField
 from consilience.config.sweeps import OF_SETTING, OF_TRAINING, PLAIN, Numbers, expand, put, take_lists
 from consilience.data.dataset import Dataset
 from consilience.data.partitioners import PARTITIONERS
-from consilience.engine.build import resolve_executor
+from consilience.engine.choosing import resolve_executor
 from consilience.engine.determinism import Precision
 from consilience.engine.memory import read_size, usual_memory
 from consilience.engine.scene import ExecutorName

@@ -16,7 +16,8 @@ import numpy as np
 from torch import Tensor
 
 from consilience import tree
-from consilience.engine.build import at_worker, memory_bytes, simulate
+from consilience.engine.build import memory_bytes, simulate
+from consilience.engine.choosing import at_worker
 from consilience.engine.rounds.pace import Pace
 from consilience.engine.rounds.store import HOST_BYTES
 from consilience.engine.spread.journey import Dispatch, Hands, Journey

@@ -13,7 +13,8 @@ import torch
 
 from consilience import tree
 from consilience.config import Config
-from consilience.engine.build import at_worker, simulate, simulate_elsewhere
+from consilience.engine.build import simulate, simulate_elsewhere
+from consilience.engine.choosing import at_worker
 from consilience.engine.determinism import repeatable
 from consilience.engine.memory import bounded, read_size
 from consilience.engine.rounds.pending import Pending
