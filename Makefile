@@ -28,7 +28,7 @@ test-everywhere: $(VENV)/.dev
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=4 $(BIN)/python -m pytest --random-order
 	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest --random-order
 
-scorecard: $(VENV)/.dev  # docs/reliability.md, in half an hour; the machine should do nothing else
+scorecard: $(VENV)/.dev  # docs/reliability.md, in 15 minutes; the machine should do nothing else
 	$(BIN)/python -m scorecard
 
 bench: setup  # needs MNIST in CONSILIENCE_DATA, and makes virtual environments for the peers

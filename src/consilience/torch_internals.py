@@ -236,10 +236,7 @@ it, though no page describes it.
 
 
 def map_tensors(function: Callable[[Tensor], object], value: Any) -> Any:
-    """The value with a function of each tensor in place of the tensor.
-
-    Relied on and promised: as for `leaves`.
-    """
+    """The value with a function of each tensor in place of it; relied on and promised: as for `leaves`."""
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
@@ -283,8 +280,7 @@ def batch_normalised(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tup
     """A batch normalised, and the mean and one over the standard deviation of each channel.
 
     Relied on: it is `F.batch_norm` in training, can be differentiated, and of rounded images gives mean and
-    deviation in the type of the weights.
-    Promised: nothing, though the name has no underscore.
+    deviation in the type of the weights. Promised: nothing, though the name has no underscore.
     """
     return torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
 
@@ -304,8 +300,6 @@ cudnn_flags = torch.backends.cudnn.flags
 @contextmanager
 def memory_left_as_it_is() -> Iterator[None]:
     """A context in which deterministic algorithms do not fill new memory first.
-
-    Afterwards the setting is as before.
 
     Relied on and promised: `torch.utils.deterministic.fill_uninitialized_memory` can be set. It is a property
     of a module, of which type checkers know nothing.
@@ -332,8 +326,8 @@ def in_memory(value: Tensor) -> Tensor:
 weight_normalised = torch._weight_norm
 """What `torch.nn.utils.parametrizations.weight_norm` calls.
 
-Relied on: of directions, lengths and an axis it gives lengths times directions of norm 1 over all other axes.
-Promised: nothing.
+Relied on: of directions, lengths and an axis it gives lengths times directions of norm 1 over all other
+axes. Promised: nothing.
 """
 
 # Modules

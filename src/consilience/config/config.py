@@ -254,9 +254,8 @@ class Config(Section):
     @property
     def participants(self) -> int:
         """How many clients take part in a round."""
-        if isinstance(self.participation, int):
-            return self.participation
-        return max(1, round(self.participation * self.population))
+        given = self.participation
+        return given if isinstance(given, int) else max(1, round(given * self.population))
 
     @property
     def torch_device(self) -> torch.device:

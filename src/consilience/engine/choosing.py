@@ -87,10 +87,16 @@ def choose_executor(scene: Scene, task: Task, pool: Pool, variants: int = 1) -> 
             compiled = seconds_ahead(scene, 3 * trace.operations, variants) > COMPILED_FROM
         return Batched(pool, scene.lanes or UNLIMITED, fits, compiled=compiled, memory=memory)
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in task.skeleton.modules())
-    stacked = min(STACKED_ROWS // scene.work.batch_size, STACKED_BYTES // model_bytes)
+    stacked = min(STACKED_ROWS // widest_batch(scene), STACKED_BYTES // model_bytes)
     lanes = 1 if convolutional else max(1, stacked)
     workers = torch.get_num_threads()
     return Batched(pool, scene.lanes or lanes, fits, workers=workers, memory=memory)
+
+
+def widest_batch(scene: Scene) -> int:
+    """The most rows that a batch of any client has: large batches of small clients are small."""
+    most = max(len(shard) for partition in scene.partitions.values() for shard in partition.shards)
+    return max(1, min(scene.work.batch_size, most))
 
 
 def seconds_ahead(scene: Scene, operations: int, variants: int) -> float:
