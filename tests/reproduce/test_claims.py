@@ -47,7 +47,7 @@ def test_a_target_that_one_alone_reached_decides(recipe: Recipe, raw: Make):
     assert verdict(recipe, raw({"fedavg": slow, "hwa": fast}), 1) == "holds"
     assert verdict(recipe, raw({"fedavg": fast, "hwa": slow}), 1) == "does not hold here"
     both = judged(recipe.claims[1], recipe, {"first": raw({"fedavg": slow, "hwa": slow})})
-    assert both.reasons == ("rounds, 20 %: 0.0 rounds fewer, better in 0 of 3 seeds",)  # nobody is at 50 %
+    assert both.reasons == ("20 %: 0.0 rounds fewer, better in 0 of 3 seeds",)  # nobody is at 50 %
     assert both.told == "does not hold here (1 of 2 comparisons)"
 
 
@@ -66,7 +66,7 @@ def test_rows_are_alike_within_what_the_claim_says(recipe: Recipe, raw: Make):
     assert verdict(recipe, raw({"fedavg": ends(0.5), "hwa": ends(0.5)}), 2) == "not known yet"
     assert verdict(recipe, raw({"fedavg": ends(0.5, 0.5, 0.5)}), 2) == "not known yet"  # a row is missing
     diverged = raw({"fedavg": ends(0.5, 0.5, 0.5), "hwa": [[0.5], [0.5], [None]]})
-    assert judged(recipe.claims[2], recipe, {"first": diverged}).reasons == ("scores, end: a model diverged",)
+    assert judged(recipe.claims[2], recipe, {"first": diverged}).reasons == ("end: a model diverged",)
 
 
 def test_of_several_rows_that_are_to_be_ahead_each_is_compared(recipe: Recipe, raw: Make):
@@ -75,9 +75,16 @@ def test_of_several_rows_that_are_to_be_ahead_each_is_compared(recipe: Recipe, r
     found = judged(claim, recipe, cells)
     assert found.verdict == "holds in part"
     assert found.reasons == (
-        "scores, end, HWA: +10.00 points, better in 3 of 3 seeds",
-        "scores, end, FedAvg: +0.00 points, better in 0 of 3 seeds",
+        "end, HWA: +10.00 points, better in 3 of 3 seeds",
+        "end, FedAvg: +0.00 points, better in 0 of 3 seeds",
     )
+
+
+def test_of_several_tables_reasons_name_the_one(recipe: Recipe, raw: Make):
+    claim = replace(recipe.claims[0], tables=("scores", "rounds"), columns=("end", "20 %"))
+    scores = raw({"fedavg": ends(0.1, 0.5, 0.8), "hwa": ends(0.2, 0.6, 0.9)})
+    first, second = judged(claim, recipe, {"first": scores}).reasons
+    assert first.startswith("scores, end: ") and second.startswith("rounds, 20 %: ")
 
 
 def test_reasons_name_the_gain_and_the_paired_probability(recipe: Recipe, raw: Make):
@@ -86,7 +93,7 @@ def test_reasons_name_the_gain_and_the_paired_probability(recipe: Recipe, raw: M
     (reason,) = judged(
         recipe.claims[0], recipe, {"first": raw({"fedavg": ends(*fedavg), "hwa": ends(*hwa)})}
     ).reasons
-    assert reason == f"scores, end: +7.67 points, better in 3 of 3 seeds, p = {p:.2g}"
+    assert reason == f"end: +7.67 points, better in 3 of 3 seeds, p = {p:.2g}"
 
 
 def test_of_many_comparisons_those_are_told_that_speak_against_the_claim(recipe: Recipe):

@@ -97,7 +97,7 @@ def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
     tables = [table for table in recipe.tables if table.title in claim.tables]
     places = [(table, column) for table in tables for column in claim.columns if column in table.columns]
     if claim.alike is not None:
-        return _judgement(claim, [_alike(claim.alike, table, column, cells) for table, column in places])
+        return _judgement(claim, [_alike(claim.alike, table, column, cells, claim) for table, column in places])
     found = [
         _compared(row, other, column, table, cells, claim)
         for table, column in places
@@ -129,7 +129,7 @@ def _compared(
     seeds = sorted(first.values.keys() & second.values.keys())
     if len(seeds) < ENOUGH or (first.in_rounds and not _decided(first, second, seeds)):
         return None
-    where = f"{table.title}, {column}"
+    where = _where(claim, table, column)
     where += f", {row}" if len(claim.ahead) > 1 else ""
     where += f", against {other}" if len(claim.of) > 1 else ""
     better = sum(first.score(seed) > second.score(seed) for seed in seeds)
@@ -150,7 +150,14 @@ def _decided(first: Figure, second: Figure, seeds: list[int]) -> bool:
     return True
 
 
-def _alike(limit: float, table: Table, column: str, cells: Mapping[str, Raw]) -> tuple[str, bool] | None:
+def _where(claim: Claim, table: Table, column: str) -> str:
+    """The column that is compared, with its table where a claim is about several."""
+    return f"{table.title}, {column}" if len(claim.tables) > 1 else column
+
+
+def _alike(
+    limit: float, table: Table, column: str, cells: Mapping[str, Raw], claim: Claim
+) -> tuple[str, bool] | None:
     """How far apart the rows of a column are in the mean, and whether that is within a limit."""
     figures = [figure_of(table, row, column, cells) for row in table.rows]
     measured = [one for one in figures if one is not None and len(one.values) >= ENOUGH]
@@ -158,9 +165,9 @@ def _alike(limit: float, table: Table, column: str, cells: Mapping[str, Raw]) ->
         return None
     means = [one.mean for one in measured if one.mean is not None]
     if len(means) < len(measured):
-        return f"{table.title}, {column}: a model diverged", False
+        return f"{_where(claim, table, column)}: a model diverged", False
     apart = max(means) - min(means)
-    return f"{table.title}, {column}: within {apart:.2f} points", apart <= limit
+    return f"{_where(claim, table, column)}: within {apart:.2f} points", apart <= limit
 
 
 def analysis_of_variance(figures: list[Figure]) -> float | None:
