@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 """The kinds of parameters that cannot be given by name."""
@@ -83,6 +83,9 @@ class _Abridged(reprlib.Repr):
 
 _ABRIDGED = _Abridged()
 
+NAMED = 4
+"""The most names that are listed one by one."""
+
 
 def abridged(value: object) -> str:
     """A value that somebody gave, as an error may show it: it may be of any length.
@@ -91,6 +94,17 @@ def abridged(value: object) -> str:
     ("'short'", '[0, 1, 2, 3, 4, ...]')
     """
     return _ABRIDGED.repr(value)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first names, and how many more there are.
+
+    >>> some_of(["a", "b"]), some_of(["a", "b", "c", "d", "e", "f"])
+    ('a, b', 'a, b, c, and 3 more')
+    """
+    if len(names) <= NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[: NAMED - 1])}, and {len(names) - NAMED + 1} more"
 
 
 def described(error: Exception) -> str:

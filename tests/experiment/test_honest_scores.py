@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,20 @@ def test_a_diverged_run_says_so(executor: str, tmp_path: Path, configure: Callab
     assert result.records[-1]["test_accuracy"] is not None
     assert (wild.final_mean, wild.scores["loss"]["mean"], wild.clients) == (None, None, {})
     assert methods[1]["final_accuracy"] == {"mean": None, "std": None}
+
+
+def test_rejected_uploads_are_a_line_a_seed(
+    configure: Callable[..., Config], caplog: pytest.LogCaptureFixture
+):
+    """However many variants and clients there are; records name them all."""
+    config = configure(solver={"name": "sgd", "lr": [0.1, 1e30, 1e32]}, clients=6, rounds=1, seeds=[0, 1])
+    with caplog.at_level(logging.WARNING, "consilience"):
+        result = experiment.run(config)
+    some = "client 0, client 1, client 2, and 3 more"
+    assert caplog.messages == [
+        f"fedavg, seed {seed}, round 1: rejected the uploads of {some}" for seed in (0, 1)
+    ]
+    assert [len(line["dropped"]) for line in result.records] == [0, 0, 6, 6, 6, 6]
 
 
 def auc(outputs: torch.Tensor, targets: torch.Tensor) -> float:

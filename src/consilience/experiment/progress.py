@@ -9,16 +9,13 @@ from statistics import fmean
 from typing import Any
 
 from consilience import sweeping
-from consilience.errors import printable
+from consilience.errors import printable, some_of
 from consilience.experiment.planning import Arm
 from consilience.experiment.result import Listener
 from consilience.report.units import human_bytes
 
 PAUSE = 0.2
 """How many seconds lie between two looks of a notebook's bars: rounds may take a thousandth of that."""
-
-NAMED = 3
-"""How many of those who were dropped, or stopped, are named in a line."""
 
 
 class Clock(Listener):
@@ -73,8 +70,7 @@ class Clock(Listener):
         dropped = [f"{one}: {name}" for one, line in told for name in line["dropped"]]
         stopped = [f"{one}: {line['stopped']}" for one, line in told if "stopped" in line]
         for label, notes in (("dropped", dropped), ("stopped", stopped)):
-            more = f" and {len(notes) - NAMED} more" if len(notes) > NAMED else ""
-            facts.append(f"{label} {', '.join(notes[:NAMED])}{more}" if notes else "")
+            facts.append(f"{label} {some_of(notes)}" if notes else "")
         return printable("  ".join(filter(None, facts)))  # names are those of the data
 
     def best(self, lines: list[dict[str, Any]], score: str) -> list[dict[str, Any]]:

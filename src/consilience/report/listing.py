@@ -10,10 +10,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from consilience.errors import some_of
 from consilience.report.table import NOTHING
-
-NAMED = 4
-"""The most names that are listed one by one."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,3 @@ def run_table(listings: Sequence[Listing]) -> Table:
             Text(one.state),
         )
     return table
-
-
-def some_of(names: Sequence[str]) -> str:
-    """The first names, and how many more there are.
-
-    >>> some_of(["a", "b"]), some_of(["a", "b", "c", "d", "e", "f"])
-    ('a, b', 'a, b, c, and 3 more')
-    """
-    if len(names) <= NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[: NAMED - 1])}, and {len(names) - NAMED + 1} more"

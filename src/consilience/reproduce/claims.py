@@ -97,7 +97,9 @@ def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
     tables = [table for table in recipe.tables if table.title in claim.tables]
     places = [(table, column) for table in tables for column in claim.columns if column in table.columns]
     if claim.alike is not None:
-        return _judgement(claim, [_alike(claim.alike, table, column, cells, claim) for table, column in places])
+        return _judgement(
+            claim, [_alike(claim.alike, table, column, cells, claim) for table, column in places]
+        )
     found = [
         _compared(row, other, column, table, cells, claim)
         for table, column in places

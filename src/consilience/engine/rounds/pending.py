@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from consilience.engine.rounds.evaluation import Scored
 from consilience.engine.rounds.told import Told
 from consilience.engine.world import World
+from consilience.errors import some_of
 from consilience.exchange.traffic import Traffic
 
 LOG = logging.getLogger("consilience")
@@ -113,15 +114,18 @@ class Begun(Pending):
         )
 
     def _warn(self) -> None:
+        rejected: dict[int, dict[int, str]] = {}  # by seed; which variants these were, records say
         for replica, which in enumerate(self.world.replicas):
             clients = {client for told in self.told for client in told.rejected(replica)}
-            if clients:
+            rejected.setdefault(which.seed, {}).update({client: which.name(client) for client in clients})
+        for seed, names in rejected.items():
+            if names:
                 LOG.warning(
                     "%s, seed %d, round %d: rejected the uploads of %s",
                     self.label,
-                    which.seed,
+                    seed,
                     self.round,
-                    ", ".join(map(which.name, sorted(clients))),
+                    some_of([name for _, name in sorted(names.items())]),
                 )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from consilience.errors import some_of
 from consilience.report.choosing import worse
-from consilience.report.listing import some_of
 from consilience.report.page.curves import curves, per_curve
 from consilience.report.page.members import clients_of, curvature_of, nodes_of, partition_of
 from consilience.report.papers import shown_variance
