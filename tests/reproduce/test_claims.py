@@ -84,7 +84,8 @@ def test_of_several_tables_reasons_name_the_one(recipe: Recipe, raw: Make):
     claim = replace(recipe.claims[0], tables=("scores", "rounds"), columns=("end", "20 %"))
     scores = raw({"fedavg": ends(0.1, 0.5, 0.8), "hwa": ends(0.2, 0.6, 0.9)})
     first, second = judged(claim, recipe, {"first": scores}).reasons
-    assert first.startswith("scores, end: ") and second.startswith("rounds, 20 %: ")
+    assert first.startswith("scores, end: ")
+    assert second.startswith("rounds, 20 %: ")
 
 
 def test_reasons_name_the_gain_and_the_paired_probability(recipe: Recipe, raw: Make):
