@@ -83,6 +83,22 @@ def test_every_method_resumes_bit_by_bit(
     assert resumed.digest == whole.digest
 
 
+@pytest.mark.parametrize("minutes", [0, 1000])
+def test_checkpoints_are_made_in_time_too(
+    minutes: float, tmp_path: Path, configure: Callable[..., Config], stop_after: Callable[[int], Listener]
+):
+    """Where rounds take long, a kill costs no more than the minutes that one may be old."""
+    config = configure(method="scaffold", rounds=5, checkpoint={"every": 100, "minutes": minutes})
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config, folder=folder, listener=stop_after(4))
+    saved = folder.load_checkpoint()
+    assert (saved.metrics if saved else 0) == (
+        0 if minutes else 3
+    )  # the fourth was told of, and not yet kept
+    assert experiment.run(config, folder=folder, existing="resume").digest == experiment.run(config).digest
+
+
 def test_models_that_grow_run_apart_and_resume_in_the_shapes_that_they_had(
     tmp_path: Path,
     configure: Callable[..., Config],

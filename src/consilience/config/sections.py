@@ -272,6 +272,12 @@ class CheckpointSection(Section):
     """When the state is saved."""
 
     every: int = Field(10, ge=1, le=MOST, description="Rounds between checkpoints.")
+    minutes: float = Field(
+        10.0,
+        ge=0,
+        le=MOST,
+        description="How old the last checkpoint may be when a round ends, for rounds that take long.",
+    )
 
 
 class NetworkSection(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -147,6 +148,7 @@ class _Run:
         self.models: dict[str, State] = {}
         self.config_digest = config_digest(config)
         self.model_digest = models_digest(arms) if folder else ""
+        self._saved = time.monotonic()
         self.early = Early(arms, folder, self._sealed, watched=bool(functions))
 
     def execute(self) -> Result:
@@ -230,14 +232,18 @@ class _Run:
             # A GPU works on a round while the host looks at the one before, unless that may be the last one.
             watched = config.stop_when is not None or bool(self.functions)
             ahead = int(simulation.world.device.type == "cuda" and not watched)
-            begun = list[Pending]()
-            while simulation.round < config.rounds and len(stopped) < len(simulation.world.replicas):
+            begun, end = list[Pending](), config.rounds
+            while simulation.round < end and len(stopped) < len(simulation.world.replicas):
                 if journey:
                     self.early.go_on(number, self._beginning)
                 evaluate = pace.evaluates(simulation.round + 1)
                 begun.append(simulation.advance(evaluate=evaluate, trained=pace.trained))
-                pausing = simulation.round < config.rounds and self.pause()
-                stop = pausing or pace.keeps(simulation.round)
+                if simulation.round < end == config.rounds and self.pause():
+                    end = simulation.halt()
+                pausing = simulation.round == end < config.rounds
+                # Workers that run whole replicas keep states by the pace alone.
+                overdue = journey is None and self._overdue(config.checkpoint.minutes)
+                stop = pausing or overdue or pace.keeps(simulation.round)
                 while len(begun) > (0 if stop else ahead):
                     self._note(arm, simulation, begun.pop(0), stopped)
                 if stop and simulation.round < config.rounds:
@@ -324,6 +330,11 @@ class _Run:
             for name, digest in (soon or {}).items():
                 files[name].append(digest)
             self.folder.save_checkpoint(replace(self._sealed(arm, len(self.records), state), files=files))
+            self._saved = time.monotonic()
+
+    def _overdue(self, minutes: float) -> bool:
+        """Whether the last checkpoint was made, or the run begun, so long ago."""
+        return self.folder is not None and time.monotonic() - self._saved > 60 * minutes
 
     def _sealed(self, arm: int, metrics: int, state: dict[str, torch.Tensor]) -> Checkpoint:
         """A checkpoint that counts on no files yet."""

@@ -141,6 +141,24 @@ def test_who_watches_sees_the_models_of_every_round(deadly, hands):
         assert_same(home.models(rows), simulation.models(rows), f"round {number + 1}")
 
 
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("deadly", [(), (4,)])
+@pytest.mark.parametrize("after", [1, 2, 3, 5])
+def test_a_journey_that_is_halted_ends_where_the_furthest_is_with_a_snapshot(after, deadly, watched, hands):
+    """Workers run ahead of who looks, so that there may be no state of the round that was looked at last."""
+    where, variants = scene(), [(METHODS["scaffold"](), SGD(0.1))]
+    _, records, snapshots = at_home(where, variants)
+    some = hands(2, deadly)
+    simulation, _ = travel(where, variants, some, watched=watched)
+    found = [simulation.advance().records() for _ in range(after)]
+    end = simulation.halt()
+    assert after <= end
+    found += [simulation.advance().records() for _ in range(after, end)]
+    assert_same(snapshots[end - 1], simulation.snapshot(), f"halted after {after}")
+    assert [timeless(one) for one in found] == [timeless(one) for one in records[:end]]
+    assert max(leg.until for leg in some.legs) == end
+
+
 def test_what_a_worker_warns_of_is_said_here_once(hands, caplog):
     where = scene(participation=5, failure_rate=0.0)
     variants = [(METHODS["fedavg"](), SGD(1e200))]  # everybody diverges

@@ -13,8 +13,11 @@ import ray
 import torch
 
 import consilience as cs
+from consilience.config import read_config
 from consilience.engine.spread import joining, on_ray
-from consilience.errors import UserError
+from consilience.errors import Paused, UserError
+from consilience.experiment import resume, run
+from consilience.experiment.folder import RunFolder
 
 SETTING = {
     "data": "mnist-sample",
@@ -102,6 +105,18 @@ def test_lanes_on_workers_round_as_lanes_do(monkeypatch):
     assert spread.accuracy == here.accuracy
     for left, right in zip(spread.records, here.records, strict=True):
         assert left["train_loss"] == pytest.approx(right["train_loss"], rel=1e-9)
+
+
+def test_a_run_of_whole_replicas_pauses_and_goes_on(tmp_path):
+    """Between two of its checkpoints, while workers are ahead of who writes down what they did."""
+    settings = SETTING | SEVERAL | {"rounds": 30, "checkpoint": {"every": 20}}
+    config = read_config({"method": ["fedavg", "scaffold"], **settings, **ON_RAY})
+    asked = iter([False, True])
+    with pytest.raises(Paused):
+        run(config, folder=RunFolder(tmp_path), pause=lambda: next(asked))
+    assert 2 <= RunFolder(tmp_path).load_checkpoint().metrics // 3 < 30
+    found = resume(tmp_path)
+    assert found.digest == cs.run(["fedavg", "scaffold"], **settings | {"executor": "sequential"}).digest
 
 
 def test_a_mistake_in_a_worker_is_told_in_one_line():

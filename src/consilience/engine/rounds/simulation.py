@@ -371,6 +371,10 @@ class Simulation:
         links = {f"{LINKS}{group}": params for group, params in self.links.snapshot().items()}
         return tree.join(clock, hub, self.store.snapshot(), links, mailbox)
 
+    def halt(self) -> int:
+        """Begin no more rounds than have been begun; which of them is the last, and can be kept."""
+        return self.round
+
     def confirm(self) -> None:
         """Let files of memories keep no more than the last snapshot needs: it is safe."""
         self.store.confirm()

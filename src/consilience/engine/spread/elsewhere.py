@@ -57,6 +57,9 @@ class Elsewhere(Simulation):
             return super().clients(replicas)
         return [line for line in found if replicas is None or line["replica"] in replicas]
 
+    def halt(self) -> int:
+        return self._journey.halt()
+
     def snapshot(self) -> State:
         return self._journey.snapshot()
 

@@ -220,6 +220,7 @@ class Journey:
         self._dispatch, self._population, self.pace = dispatch, population, pace
         self.round = int(start["clock"]["round"]) if start else 0
         """How many rounds somebody has looked at."""
+        self._last = pace.rounds
         self._whole = (self.round, start)
         made = dispatch.hands.hand_out(make, precision)
         groups = [tuple(sorted(own)) for own in pack(loads, dispatch.hands.expected())]
@@ -240,7 +241,13 @@ class Journey:
     def _allow(self) -> None:
         """Let the courses go on: where nobody watches no further than two snapshots from here."""
         for course in self._courses:
-            course.wanted = self.round + (1 if course.watched else 2 * self.pace.keep_every)
+            ahead = 1 if course.watched else 2 * self.pace.keep_every
+            course.wanted = min(self.round + ahead, self._last)
+
+    def halt(self) -> int:
+        """Let no course go further than the furthest one is, and say which round that is."""
+        self._last = max(course.asked for course in self._courses)
+        return self._last
 
     def next(self, *, wait: bool) -> list[Record] | None:
         """The records of the next round, a record a replica; None where it is not over, and nobody waits."""
@@ -268,7 +275,7 @@ class Journey:
     def snapshot(self) -> State:
         """The state of all replicas after the round that was looked at last.
 
-        Where nobody watches there are those that the pace has, and that of the beginning.
+        Where nobody watches there are those that the pace has, that of the beginning, and that of a halt.
         """
         if self._whole[0] != self.round:
             for course in self._courses:
