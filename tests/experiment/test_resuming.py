@@ -93,9 +93,8 @@ def test_checkpoints_are_made_in_time_too(
     with pytest.raises(KeyboardInterrupt):
         experiment.run(config, folder=folder, listener=stop_after(4))
     saved = folder.load_checkpoint()
-    assert (saved.metrics if saved else 0) == (
-        0 if minutes else 3
-    )  # the fourth was told of, and not yet kept
+    # The fourth was told of, and not yet kept.
+    assert (saved.metrics if saved else 0) == (0 if minutes else 3)
     assert experiment.run(config, folder=folder, existing="resume").digest == experiment.run(config).digest
 
 

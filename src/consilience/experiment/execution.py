@@ -34,7 +34,7 @@ from consilience.experiment.folder import (
     RunFolder,
 )
 from consilience.experiment.lines import finite_line, jsonl
-from consilience.experiment.planning import Arm, idle_schedules, plan, roundings
+from consilience.experiment.planning import Arm, aims_of, idle_schedules, plan, roundings
 from consilience.experiment.progress import NotebookDisplay, in_notebook
 from consilience.experiment.records import (
     client_line,
@@ -69,9 +69,8 @@ from consilience.experiment.stopping import (
 )
 from consilience.experiment.tracking import tracked
 from consilience.experiment.weights import save_weights
-from consilience.problems import Problem
 from consilience.report.node_records import has_coordinates
-from consilience.report.summary import Goals, summarise
+from consilience.report.summary import summarise
 from consilience.types import State
 
 LOG = logging.getLogger("consilience")
@@ -366,7 +365,7 @@ class _Run:
             LOG.warning("evaluate.coordinates: no method sent curvature of these parameters")
         problem = self.arms[0].scene.task_problem  # all arms have one metric
         metric = problem.metric
-        targets, goals = self._aims(problem)
+        targets, goals = aims_of(self.config, self.arms[0].scene)
         others = problem.named_scores()[1:]
         summaries = summarise(self.records, targets, metric, others=others, goals=goals, clients=self.clients)
         digest = digest_of(self.records, self.clients, self.models)
@@ -397,12 +396,3 @@ class _Run:
             self.config.note,
             goals,
         )
-
-    def _aims(self, problem: Problem) -> tuple[tuple[float, ...], Goals]:
-        """The values of the metric that are looked for, and the other scores with theirs."""
-        given = self.config.targets
-        named = given if isinstance(given, dict) else {problem.metric.name: given or []}
-        targets = problem.targets if given is None else tuple(named.get(problem.metric.name, ()))
-        own = [one.metric for one in self.arms[0].scene.metrics]
-        asked = [one for one in problem.named_scores()[1:] if one.name in named]
-        return targets, {one: tuple(named.get(one.name, ())) for one in (*own, *asked)}

@@ -36,6 +36,7 @@ from consilience.models.own import OwnModel
 from consilience.models.spec import parameter_count
 from consilience.problems import Metric
 from consilience.reading import machine_memory
+from consilience.report.summary import Goals
 
 LONGEST = 200
 """How many bytes the name of an arm may have in those of files, for which 255 are the most."""
@@ -355,3 +356,18 @@ def _scene(config: Config, dataset: Dataset, partitions: dict[int, Partition], *
         curvature=config.evaluate.curvature,
         metrics=made_for(config.metrics, config.problem or dataset.problem, dataset.outputs),
     )
+
+
+def aims_of(config: Config, scene: Scene) -> tuple[tuple[float, ...], Goals]:
+    """The values of a run's metric that are looked for, and the other scores with theirs.
+
+    Args:
+        config: What is asked for.
+        scene: Any of the run's: all have one metric.
+    """
+    problem, given = scene.task_problem, config.targets
+    named = given if isinstance(given, dict) else {problem.metric.name: given or []}
+    targets = problem.targets if given is None else tuple(named.get(problem.metric.name, ()))
+    asked = [one for one in problem.named_scores()[1:] if one.name in named]
+    own = [one.metric for one in scene.metrics]
+    return targets, {one: tuple(named.get(one.name, ())) for one in (*own, *asked)}

@@ -96,10 +96,8 @@ def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
     """
     tables = [table for table in recipe.tables if table.title in claim.tables]
     places = [(table, column) for table in tables for column in claim.columns if column in table.columns]
-    if claim.alike is not None:
-        return _judgement(
-            claim, [_alike(claim.alike, table, column, cells, claim) for table, column in places]
-        )
+    if (limit := claim.alike) is not None:
+        return _judgement(claim, [_alike(_where(claim, *place), limit, *place, cells) for place in places])
     found = [
         _compared(row, other, column, table, cells, claim)
         for table, column in places
@@ -158,7 +156,7 @@ def _where(claim: Claim, table: Table, column: str) -> str:
 
 
 def _alike(
-    limit: float, table: Table, column: str, cells: Mapping[str, Raw], claim: Claim
+    where: str, limit: float, table: Table, column: str, cells: Mapping[str, Raw]
 ) -> tuple[str, bool] | None:
     """How far apart the rows of a column are in the mean, and whether that is within a limit."""
     figures = [figure_of(table, row, column, cells) for row in table.rows]
@@ -167,9 +165,9 @@ def _alike(
         return None
     means = [one.mean for one in measured if one.mean is not None]
     if len(means) < len(measured):
-        return f"{_where(claim, table, column)}: a model diverged", False
+        return f"{where}: a model diverged", False
     apart = max(means) - min(means)
-    return f"{_where(claim, table, column)}: within {apart:.2f} points", apart <= limit
+    return f"{where}: within {apart:.2f} points", apart <= limit
 
 
 def analysis_of_variance(figures: list[Figure]) -> float | None:
