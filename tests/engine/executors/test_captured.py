@@ -73,3 +73,16 @@ def test_streamed_batches_are_those_of_resident_data(monkeypatch: pytest.MonkeyP
     (first,), (second,) = plain.models.values(), streamed.models.values()
     for name, value in first["params"].items():
         assert torch.allclose(value, second["params"][name], rtol=1e-9, atol=1e-12)
+
+
+def test_want_of_memory_in_a_compiled_program_is_said_as_it_is():
+    def exhausted(value: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    operation = torch.library.custom_op("consilience_tests::exhausted", exhausted, mutates_args=())
+    operation.register_fake(torch.empty_like)
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(operation._opoverload, (graph.placeholder("value"),)))
+    program = captured.compiled(torch.fx.GraphModule(torch.nn.Module(), graph), backend="eager")
+    with pytest.raises(torch.OutOfMemoryError):
+        program(torch.ones(3))

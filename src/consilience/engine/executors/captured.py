@@ -195,7 +195,7 @@ class Captured(Machine):
             return module.forward
         # What torch would keep in a folder for temporary files; it looks when its compiler is imported.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Environment().kernels.expanduser()))
-        return torch.compile(module, fullgraph=True, dynamic=False)
+        return compiled(module)
 
     def in_place(self, program: LaneProgram) -> GraphModule:
         """The same program, which writes the next carries over the old ones."""
@@ -203,6 +203,15 @@ class Captured(Machine):
         module = overwriting(program.module, results)
         exact = torch.get_float32_matmul_precision() == "highest"
         return module if self.alone else fused(module, layers=not exact)
+
+
+def compiled(module: GraphModule, backend: str = "inductor") -> Callable[..., None]:
+    """A program whose operations torch.compile fuses.
+
+    It is called by its `forward`: where memory runs out in a module that is called itself, torch reads the
+    traceback by a generator, refuses to compile that, and what is raised says nothing of memory any more.
+    """
+    return torch.compile(module.forward, fullgraph=True, dynamic=False, backend=backend)
 
 
 def lane_bytes(pool: Pool, blueprint: Blueprint) -> int:
