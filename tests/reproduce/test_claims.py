@@ -57,6 +57,15 @@ def test_a_run_that_ended_too_early_decides_nothing(recipe: Recipe, raw: Make):
     assert verdict(recipe, raw({"fedavg": [[0.1] * 4] * 3, "hwa": long}), 1) == "holds"
 
 
+def test_scores_of_a_run_that_is_not_finished_are_not_compared(recipe: Recipe, raw: Make):
+    begun = raw({"fedavg": [[0.1], [0.2], [0.3]], "hwa": [[0.2, 0.3], [0.3, 0.4], [0.4, 0.5]]}, planned=2)
+    assert verdict(recipe, begun) == "not known yet"
+    assert verdict(recipe, begun, 2) == "not known yet"
+    figures = [figure_of(recipe.tables[0], row, "end", {"first": begun}) for row in ("FedAvg", "HWA")]
+    assert [one.complete for one in figures if one] == [False, True]
+    assert analysis_of_variance([one for one in figures if one]) is None
+
+
 def test_rows_are_alike_within_what_the_claim_says(recipe: Recipe, raw: Make):
     assert verdict(recipe, raw({"fedavg": ends(0.5, 0.5, 0.5), "hwa": ends(0.5, 0.5, 0.527)}), 2) == "holds"
     assert (

@@ -91,8 +91,8 @@ def judged(claim: Claim, recipe: Recipe, cells: Mapping[str, Raw]) -> Judgement:
 
     A row is ahead of another where it is better in every seed (of three at least), or in the mean with a
     probability below 0.05 in a paired t-test. Rows are alike where their means differ by no more than the
-    claim says. Comparisons cannot be made that are not measured with three seeds, or in which nobody reached
-    the target.
+    claim says. Comparisons cannot be made that are not measured with three seeds and to the last round, or in
+    which nobody reached the target.
     """
     tables = [table for table in recipe.tables if table.title in claim.tables]
     places = [(table, column) for table in tables for column in claim.columns if column in table.columns]
@@ -127,7 +127,7 @@ def _compared(
     if first is None or second is None:
         return None
     seeds = sorted(first.values.keys() & second.values.keys())
-    if len(seeds) < ENOUGH or (first.in_rounds and not _decided(first, second, seeds)):
+    if len(seeds) < ENOUGH or not _comparable(first, second, seeds):
         return None
     where = _where(claim, table, column)
     where += f", {row}" if len(claim.ahead) > 1 else ""
@@ -140,8 +140,13 @@ def _compared(
     return Comparison(where, fmean(gains), better, len(seeds), p, first.in_rounds)
 
 
-def _decided(first: Figure, second: Figure, seeds: list[int]) -> bool:
-    """Whether at least one of two rows reached a target, and the other ran as long, in every seed."""
+def _comparable(first: Figure, second: Figure, seeds: list[int]) -> bool:
+    """Whether two rows ran as long as planned; of rounds to a target it is enough to know who was first.
+
+    That is known where at least one has reached it, and the other ran as long, in every seed.
+    """
+    if not first.in_rounds:
+        return first.complete and second.complete
     for seed in seeds:
         values = [(one.values[seed], one.rounds) for one in (first, second)]
         reached = [value for value, _ in values if value is not None]
@@ -160,7 +165,7 @@ def _alike(
 ) -> tuple[str, bool] | None:
     """How far apart the rows of a column are in the mean, and whether that is within a limit."""
     figures = [figure_of(table, row, column, cells) for row in table.rows]
-    measured = [one for one in figures if one is not None and len(one.values) >= ENOUGH]
+    measured = [one for one in figures if one is not None and one.complete and len(one.values) >= ENOUGH]
     if len(measured) < len(table.rows):
         return None
     means = [one.mean for one in measured if one.mean is not None]
@@ -171,8 +176,11 @@ def _alike(
 
 
 def analysis_of_variance(figures: list[Figure]) -> float | None:
-    """The probability of a one-way analysis of variance over rows; None where it says nothing."""
-    groups = [[value for value in one.values.values() if value is not None] for one in figures]
+    """The probability of a one-way analysis of variance over rows that ran as long as planned.
+
+    None where it says nothing.
+    """
+    groups = [[value for value in one.values.values() if value is not None] for one in figures if one.complete]
     if len(groups) < 2 or any(len(group) < 2 for group in groups):
         return None
     p = float(stats.f_oneway(*groups).pvalue)

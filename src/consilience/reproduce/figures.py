@@ -91,7 +91,8 @@ def figure_of(table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> 
     raw = cells.get(wanted["cell"])
     if raw is None:
         return None
-    found = {label: curves for label, curves in raw.curves.items() if _is_wanted(label, wanted)}
+    scores = raw.curves_of(wanted["score"]) if "score" in wanted else raw.curves
+    found = {label: curves for label, curves in scores.items() if _is_wanted(label, wanted)}
     if not found:
         return None
     targets = sorted(

@@ -23,6 +23,7 @@ class Selection(_Form):
     cell: str = ""
     setting: str = ""
     method: str = ""
+    score: str = ""
     target: float = 0
     round: int = 0
     megabytes: Any = None

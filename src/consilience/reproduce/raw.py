@@ -51,11 +51,15 @@ class Raw:
 
     @cached_property
     def curves(self) -> dict[Label, Curves]:
-        """The scores of every variant."""
+        """The scores of every variant that papers' tables are about."""
+        return self.curves_of(SCORE)
+
+    def curves_of(self, score: str) -> dict[Label, Curves]:
+        """The scores of every variant, by the name of the score in the lines."""
         found: dict[Label, Curves] = {}
         for line in self.lines:
-            if SCORE in line:
-                found.setdefault(label_of(line), {}).setdefault(line["seed"], {})[line["round"]] = line[SCORE]
+            if score in line:
+                found.setdefault(label_of(line), {}).setdefault(line["seed"], {})[line["round"]] = line[score]
         return found
 
     @cached_property
