@@ -180,7 +180,9 @@ def analysis_of_variance(figures: list[Figure]) -> float | None:
 
     None where it says nothing.
     """
-    groups = [[value for value in one.values.values() if value is not None] for one in figures if one.complete]
+    groups = [
+        [value for value in one.values.values() if value is not None] for one in figures if one.complete
+    ]
     if len(groups) < 2 or any(len(group) < 2 for group in groups):
         return None
     p = float(stats.f_oneway(*groups).pvalue)

@@ -24,8 +24,9 @@ rounds to a target are told for every seed. Of a grid the best variant on the te
 papers. One method is ahead of another where it is better in every seed, or in the mean with p below 0.05 in
 a paired t-test. (Of two methods between which there is nothing to choose, three seeds would say so once in
 eight times.) A claim holds where all comparisons with at least three seeds say so, and in part where some
-do; the verdict says how many of its comparisons could be made where that is not all. How long cells took says
-little about speed: a machine may have computed several at a time ([docs/performance.md](docs/performance.md) is about that).
+do; the verdict says how many of its comparisons could be made where that is not all. How long cells took
+says little about speed: a machine may have computed several at a time
+([docs/performance.md](docs/performance.md) is about that).
 [docs/results.md](docs/results.md) says more about why.
 """
 
