@@ -22,6 +22,16 @@ def test_scores_are_those_of_the_last_round_with_their_spread(recipe: Recipe, ra
     assert figure_of(recipe.tables[0], "FedAvg", "end", {}) is None
 
 
+def test_a_table_may_be_of_another_score(recipe: Recipe, raw: Make):
+    made = raw({"fedavg": [[0.1, 0.5], [0.3, 0.7]]})
+    lines = [{**line, "trained_accuracy": line["test_accuracy"] + 0.1} for line in made.lines]
+    table = replace(recipe.tables[1], columns={"60 %": {"target": 0.6, "score": "trained_accuracy"}})
+    figure = figure_of(table, "FedAvg", "60 %", {"first": replace(made, lines=lines)})
+    assert figure is not None
+    assert figure.told() == "2, 2"
+    assert figure_of(table, "FedAvg", "60 %", {"first": made}) is None  # nobody looked at it
+
+
 def test_a_run_that_is_not_over_says_so(recipe: Recipe, raw: Make):
     cells = {"first": raw({"fedavg": [[0.5]]}, planned=9)}
     figure = figure_of(recipe.tables[0], "FedAvg", "end", cells)
