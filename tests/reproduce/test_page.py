@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from consilience.reproduce import Recipe, find_recipe, recipe_files, results_page
-from consilience.reproduce.page import recipe_page
+from consilience.reproduce.page import recipe_page, table_page
 from consilience.reproduce.raw import RESULTS, Raw, keep
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,16 @@ def test_ours_stand_beside_the_papers(recipe: Recipe, raw: Callable[..., Raw], t
         f"- [first]({tmp_path}/table/first): 2 s on a machine (fp32, torch 2), rounds 2 instead of 3" in lines
     )
     assert "- `second`: not measured yet" in lines
+
+
+def test_a_round_that_a_finished_run_never_had_is_told_from_one_that_is_to_come(
+    recipe: Recipe, raw: Callable[..., Raw]
+):
+    table = replace(recipe.tables[0], columns={"second": {"round": 2}})
+    begun = raw({"fedavg": [[0.1]]}, planned=2, finished=False)
+    over = raw({"fedavg": [[0.1]]}, planned=1)
+    assert "| FedAvg | not measured yet |" in table_page(replace(table, paper={}), {"first": begun})
+    assert "| FedAvg | no round 2 |" in table_page(replace(table, paper={}), {"first": over})
 
 
 def test_what_a_recipe_says_about_verdicts_is_not_said_about_other_runs(recipe: Recipe):

@@ -121,6 +121,15 @@ def figure_of(table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> 
     )
 
 
+def why_missing(table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> str:
+    """Why there is no figure where a row and a column meet, in words."""
+    wanted = table.entry(row, column)
+    raw, at = cells.get(wanted["cell"]), wanted.get("round")
+    if raw is not None and raw.finished and at is not None and at > raw.planned:
+        return f"no round {at}"
+    return "not measured yet"
+
+
 def _is_wanted(label: Label, wanted: Mapping[str, Any]) -> bool:
     """Whether a variant's setting and method match the patterns of an entry."""
     named = dict(zip(PATTERNS, label, strict=False))

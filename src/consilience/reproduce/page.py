@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from consilience.reproduce.claims import analysis_of_variance, judged, probability
-from consilience.reproduce.figures import NOTHING, Figure, figure_of
+from consilience.reproduce.figures import NOTHING, Figure, figure_of, why_missing
 from consilience.reproduce.raw import Raw, kept_cells
 from consilience.reproduce.recipes import Recipe, Table
 from consilience.reproduce.settings import differences
@@ -80,7 +80,7 @@ def table_page(table: Table, cells: Mapping[str, Raw]) -> str:
     head = f"| {table.title} | {' | '.join(table.columns)} |"
     lines = [head, "|---" * (len(table.columns) + 1) + "|"]
     for row in table.rows:
-        told = [_told(figures[row, column], table, row, place) for place, column in enumerate(table.columns)]
+        told = [_told(figures[row, column], table, row, column, cells) for column in table.columns]
         lines.append(f"| {row} | {' | '.join(told)} |")
     columns = [[figures[row, column] for row in table.rows] for column in table.columns]
     if len(table.rows) > 1:
@@ -95,10 +95,13 @@ def table_page(table: Table, cells: Mapping[str, Raw]) -> str:
     return "\n".join(lines) + "\n" + ("\n" + " ".join(notes) + "\n" if notes else "")
 
 
-def _told(figure: Figure | None, table: Table, row: str, place: int) -> str:
-    printed = table.paper[row][place] if row in table.paper else None
-    paper = f" ({NOTHING if printed is None else _number(printed)})" if row in table.paper else ""
-    return ("not measured yet" if figure is None else figure.told()) + paper
+def _told(figure: Figure | None, table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> str:
+    """A figure, or why there is none, and the paper's in brackets where it has such a row."""
+    ours = why_missing(table, row, column, cells) if figure is None else figure.told()
+    if row not in table.paper:
+        return ours
+    printed = table.paper[row][list(table.columns).index(column)]
+    return f"{ours} ({NOTHING if printed is None else _number(printed)})"
 
 
 def _number(value: float) -> str:
