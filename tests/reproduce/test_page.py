@@ -43,7 +43,7 @@ def test_ours_stand_beside_the_papers(recipe: Recipe, raw: Callable[..., Raw], t
     assert "- `second`: not measured yet" in lines
 
 
-def test_a_round_that_a_finished_run_never_had_is_told_from_one_that_is_to_come(
+def test_a_round_or_score_that_a_finished_run_never_had_is_told_from_one_that_is_to_come(
     recipe: Recipe, raw: Callable[..., Raw]
 ):
     table = replace(recipe.tables[0], columns={"second": {"round": 2}})
@@ -51,6 +51,9 @@ def test_a_round_that_a_finished_run_never_had_is_told_from_one_that_is_to_come(
     over = raw({"fedavg": [[0.1]]}, planned=1)
     assert "| FedAvg | not measured yet |" in table_page(replace(table, paper={}), {"first": begun})
     assert "| FedAvg | no round 2 |" in table_page(replace(table, paper={}), {"first": over})
+    other = replace(table, columns={"end": {"score": "trained_acuracy"}}, paper={})
+    assert "| FedAvg | no trained_acuracy |" in table_page(other, {"first": over})
+    assert "| FedAvg | not measured yet |" in table_page(other, {"first": begun})
 
 
 def test_what_a_recipe_says_about_verdicts_is_not_said_about_other_runs(recipe: Recipe):

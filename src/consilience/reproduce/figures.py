@@ -124,10 +124,12 @@ def figure_of(table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> 
 def why_missing(table: Table, row: str, column: str, cells: Mapping[str, Raw]) -> str:
     """Why there is no figure where a row and a column meet, in words."""
     wanted = table.entry(row, column)
-    raw, at = cells.get(wanted["cell"]), wanted.get("round")
-    if raw is not None and raw.finished and at is not None and at > raw.planned:
-        return f"no round {at}"
-    return "not measured yet"
+    raw, at, score = cells.get(wanted["cell"]), wanted.get("round"), wanted.get("score")
+    if raw is None or not raw.finished:
+        return "not measured yet"
+    if score is not None and not raw.curves_of(score):
+        return f"no {score}"
+    return f"no round {at}" if at is not None and at > raw.planned else "not measured yet"
 
 
 def _is_wanted(label: Label, wanted: Mapping[str, Any]) -> bool:
