@@ -245,6 +245,13 @@ class Algorithm(sweeping.Sweepable, ABC):
         """
         return self
 
+    def fleeting(self) -> frozenset[str]:
+        """Groups of clients' memories that pass with the round: whoever reads them has written them in it.
+
+        So nobody has to keep them for those who are away, and no checkpoint has them.
+        """
+        return frozenset()
+
     def reshapes(self) -> bool:
         """Whether states change their shapes in the course of a run.
 
@@ -348,6 +355,9 @@ class Wrapper(Algorithm):
 
     def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
         return self.around(self.inner.for_model(model, l2))
+
+    def fleeting(self) -> frozenset[str]:
+        return self.inner.fleeting()
 
     def reshapes(self) -> bool:
         return self.inner.reshapes()

@@ -64,6 +64,9 @@ class Method(SingleExchange):
         own = tree.join(parts.objective.init_memory(model), parts.rule.init_memory(model))
         return tree.join(own, _no_gradient(parts.objective, model))
 
+    def fleeting(self) -> frozenset[str]:
+        return frozenset({GRADIENT}) if self.parts().objective.gradients_first else frozenset()
+
     def broadcast(self, hub: State) -> State:
         objective = self.parts().objective
         gradient = {GRADIENT: hub[GRADIENT]} if objective.gradients_first else {}

@@ -274,6 +274,11 @@ lie alike. Promised: what `torch.optim.SGD(fused=True)` does, which calls it.
 
 copy_all = torch._foreach_copy_
 """`copy_` for every tensor of a list, from another list. Promised: nothing."""
+add_all, scale_all = torch._foreach_add_, torch._foreach_mul_
+"""`add_` for every tensor of a list, of another list; `mul_`, by one number. Promised: nothing.
+
+Relied on: each number is rounded as `add_` and `mul_` round it.
+"""
 
 
 def batch_normalised(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

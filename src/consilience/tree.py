@@ -132,6 +132,11 @@ def join(*states: State) -> State:
     return joined
 
 
+def only(state: State, groups: Set[str]) -> State:
+    """Some groups of the State, those of them that it has."""
+    return {group: params for group, params in state.items() if group in groups}
+
+
 def without(state: State, groups: Set[str]) -> State:
     """The State without some groups."""
     return {group: params for group, params in state.items() if group not in groups}

@@ -69,6 +69,19 @@ class ChangesItsSchema(Plain):
         return {**upload, **({"extra": down["params"]} if down["clock"]["rounds"].item() else {})}, memory
 
 
+class ReadsWhatIsGone(Plain):
+    def init_memory(self, model):
+        return {"last": model["params"]}
+
+    def fleeting(self):
+        return frozenset({"last"})
+
+    def local(self, client, down, memory):
+        upload, _ = super().local(client, down, memory)
+        last = tree.scale(0.1, tree.add(upload["params"], memory["last"]))
+        return {**upload, "params": last}, {"last": upload["params"]}
+
+
 class NamesAGroupLikeAPath(Plain):
     def local(self, client, down, memory):
         upload, memory = super().local(client, down, memory)
@@ -138,6 +151,7 @@ class Fading(Plain):
         (WritesToItsInput(), ("inputs_stay_as_they_are", "combine was given")),
         (CountsCalls(), ("nothing_is_kept_elsewhere",)),
         (DrawsNoise(), ("nothing_is_kept_elsewhere",)),
+        (ReadsWhatIsGone(), ("fleeting_memories_are_written_first", "begin as NaN")),
         (NamesAGroupLikeAPath(), ("cannot contain a slash",)),
         (BranchesOnAValue(), ("batched_equals_sequential", "torch.where")),
         (AveragesCounters(), ("buffers_and_dropout_work", "num_batches_tracked is no whole number")),

@@ -48,6 +48,16 @@ def test_copying_all_is_copying_each(dtype, device, same):
         same(place, source, "_foreach_copy_ does not copy", rtol=0, atol=0)
 
 
+def test_sums_of_all_are_sums_of_each(device, same):
+    shapes = ((3, 4), (), (5,), (0,), (1000,))
+    places, others = ([torch.randn(s, device=device, dtype=torch.float64) for s in shapes] for _ in range(2))
+    wanted = [place + other * 0.3 for place, other in zip(places, others, strict=True)]
+    internals.scale_all(others, 0.3)
+    internals.add_all(places, others)
+    for place, value in zip(places, wanted, strict=True):
+        same(place, value, "_foreach_mul_ or _foreach_add_ rounds in another way", rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
 )

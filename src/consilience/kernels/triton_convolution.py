@@ -53,7 +53,7 @@ def convolve_deep(x: Tensor, weight: Tensor, bias: Tensor, padding: list[int]) -
     """What `convolve` computes, where the channels of images and weights come last."""
     lanes, batch, height, width, channels = x.shape
     sizes = _sizes(channels, height, width, weight.shape[1], weight.shape[2:4], padding)
-    tile = _tile_of_products(sizes["FILTERS"], channels, _full(x))
+    tile = _as_read(_tile_of_products(sizes["FILTERS"], channels, _full(x)), x)
     out = x.new_empty(lanes, batch, sizes["OH"], sizes["OW"], sizes["FILTERS"])
     pixels = batch * sizes["OH"] * sizes["OW"]
     launch(
@@ -88,6 +88,7 @@ def correlate_deep(x: Tensor, grad: Tensor, size: list[int], padding: list[int])
     sizes = _sizes(channels, height, width, grad.shape[4], size, padding)
     filters, depth = sizes["FILTERS"], channels * size[0] * size[1]
     tile, wanted = _tile_of_sums(filters, depth, _full(x))
+    tile = _as_read(tile, x)
     tiles = triton.cdiv(filters, tile.f) * triton.cdiv(depth, tile.k)
     parts, share = _parts(batch * sizes["OH"] * sizes["OW"], 4 * tile.m, tiles * lanes, wanted)
     of_weight, of_bias = _room(x, lanes, parts, filters, (*size, channels))
@@ -193,7 +194,7 @@ def _tile_of_sums(filters: int, depth: int, full: bool) -> tuple[Tile, int]:
     if full and f == 128:
         return Tile(f, long, 32, 8, 3), 2 * UNITS
     if full:
-        return Tile(f, short, 64, 4, 1) if f == 64 else Tile(f, long, 32, 4, 3), 8 * UNITS
+        return Tile(f, short, 64, 4, 1), 8 * UNITS if f == 64 else 16 * UNITS
     return Tile(f, long, 64, 4, 3) if f == 128 else Tile(f, short, 64, 4, 4), 2 * UNITS
 
 
@@ -203,6 +204,14 @@ def _tile_of_squares(filters: int, depth: int) -> tuple[Tile, int]:
     if depth <= 32:
         return Tile(f, 32, 64, 2, 1), 16 * UNITS
     return Tile(f, 128, 32 if f <= 32 else 64, 4, 1), 16 * UNITS
+
+
+def _as_read(tile: Tile, x: Tensor) -> Tile:
+    """The tile without loads ahead of products where images are read in pieces of less than 16 bytes.
+
+    Loads ahead go past the registers, and small ones take up to ten times as long that way.
+    """
+    return tile if _piece(x) * x.itemsize == 16 else tile._replace(stages=1)
 
 
 def _full(x: Tensor) -> bool:

@@ -18,6 +18,7 @@ from consilience.testing.federations import (
 )
 from consilience.testing.messages import messages_survive_the_wire
 from consilience.testing.states import (
+    fleeting_memories_are_written_first,
     inputs_stay_as_they_are,
     nothing_is_kept_elsewhere,
     states_are_named_tensors,
@@ -27,6 +28,7 @@ PROPERTIES: tuple[Property, ...] = (
     states_are_named_tensors,
     inputs_stay_as_they_are,
     nothing_is_kept_elsewhere,
+    fleeting_memories_are_written_first,
     messages_survive_the_wire,
     batched_equals_sequential,
     buffers_and_dropout_work,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -11,13 +11,14 @@ from torch import Tensor
 from consilience import tree
 from consilience.algorithm import Inbox
 from consilience.testing.federation import (
+    DoesNotApplyError,
     Layout,
     Subject,
     assert_same,
     play,
     simulation_of,
 )
-from consilience.testing.watching import Place, Watch, watch_rounds
+from consilience.testing.watching import Place, Watch, Watched, watch_rounds
 from consilience.types import State
 
 Result = TypeVar("Result")
@@ -106,3 +107,32 @@ def nothing_is_kept_elsewhere(subject: Subject) -> None:
     for topology in subject.topologies[:2]:
         first, second = (play(simulation_of(subject, Layout(topology)), rounds=2)[0] for _ in range(2))
         assert_same(first, second, f"in a second run ({topology.name})")
+
+
+def fleeting_memories_are_written_first(subject: Subject) -> None:
+    """What a method says of its memories to pass with the round is not read before it is written there."""
+    fleeting = subject.algorithm.fleeting()
+    if not fleeting:
+        raise DoesNotApplyError("all that clients remember lasts")
+    watched = Watched(subject.algorithm, _Blank(fleeting))
+    for topology in subject.topologies[:2]:
+        plain = simulation_of(subject, Layout(topology))
+        blank = simulation_of(subject, Layout(topology), (watched, subject.solver))
+        for simulation in (plain, blank):
+            play(simulation, rounds=2)
+        assert_same(plain.hub, blank.hub, f"when fleeting memories begin as NaN ({topology.name})")
+
+
+class _Blank(Watch):
+    """A watch that puts NaN in place of some groups of the memories with which clients begin."""
+
+    def __init__(self, groups: frozenset[str]) -> None:
+        self.groups = groups
+
+    def call(self, place: Place, function: Callable[..., Result], given: tuple[Any, ...]) -> Result:
+        result = function(*given)
+        if place.role != "init_memory":
+            return result
+        memory = cast(State, result)
+        blank = tree.map_leaves(lambda value: torch.full_like(value, torch.nan), memory)
+        return cast(Result, {**memory, **tree.only(blank, self.groups)})

@@ -59,6 +59,9 @@ class Until(Wrapper):
     def for_model(self, model: State, l2: float = 0.0) -> Algorithm:
         return self._each(self.inner.for_model(model, l2), self.then.for_model(model, l2))
 
+    def fleeting(self) -> frozenset[str]:
+        return self.inner.fleeting() & self.then.fleeting()  # what one of them may need longer stays
+
     def reshapes(self) -> bool:
         return self.inner.reshapes() or self.then.reshapes()
 

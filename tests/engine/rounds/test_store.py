@@ -175,3 +175,41 @@ def test_rows_of_another_form_get_a_file_of_their_own_until_they_are_confirmed(t
         kept.snapshot()
         kept.confirm()
         assert sorted(one.name for one in tmp_path.iterdir()) == there
+
+
+def fleeting_store(memory: int = 2**31) -> Store:
+    """One in which `passing` goes with the round, and `trend` stays."""
+
+    def both(rows: np.ndarray) -> State:
+        return {**initial(rows), "passing": {"g": torch.zeros(len(rows), 2)}}
+
+    return Store(10, both, CPU, memory, fleeting=frozenset({"passing"}))
+
+
+def passing(*values: float) -> State:
+    return {"passing": {"g": torch.tensor(values, dtype=torch.float32)[:, None].expand(-1, 2).clone()}}
+
+
+@pytest.mark.parametrize("memory", [2**31, 0])
+def test_what_passes_with_the_round_is_there_until_its_end_alone(memory):
+    kept = fleeting_store(memory)
+    kept.save([5, 2], {**memories(50, 20), **passing(5, 2)})
+    kept.save([7], {**memories(70), **passing(7)})
+    assert_close(kept.load([5, 2]), {**memories(50, 20), **passing(5, 2)}, rtol=0, atol=0)
+    assert_close(kept.load([7, 3, 5]), {**memories(70, 3, 50), **passing(7, 0, 5)}, rtol=0, atol=0)
+    kept.save([5], {**memories(51), **passing(6)})  # what was written last counts
+    kept.save([5, 2], {**memories(52, 22), **passing(8, 9)})
+    assert_close(kept.load([2, 5]), {**memories(22, 52), **passing(9, 8)}, rtol=0, atol=0)
+    assert "passing" not in "".join(kept.snapshot())
+    kept.end_round()
+    assert_close(kept.load([5, 2, 7]), {**memories(52, 22, 70), **passing(0, 0, 0)}, rtol=0, atol=0)
+
+
+def test_where_all_passes_with_the_round_a_checkpoint_is_empty():
+    kept = Store(10, lambda rows: passing(*[0] * len(rows)), CPU, fleeting=frozenset({"passing"}))
+    for value in (1, 2):
+        kept.save([4], passing(value))
+        assert_close(kept.load([4]), passing(value), rtol=0, atol=0)
+        assert tree.nbytes(kept.snapshot()) == 0
+        kept.end_round()
+    assert_close(kept.load([4]), passing(0), rtol=0, atol=0)

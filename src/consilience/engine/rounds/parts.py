@@ -22,6 +22,7 @@ from consilience.engine.rounds.store import Store
 from consilience.engine.rounds.told import Told
 from consilience.exchange.summing import Answering, Asked, answer, ask, is_sum
 from consilience.exchange.traffic import Traffic, row_bytes, times
+from consilience.torch_internals import add_all, copy_all, scale_all
 from consilience.transfer import to_device
 from consilience.types import Booleans, Floats, IntArray, Params, State
 
@@ -201,12 +202,16 @@ def _nothing(asked: Asked, way: Way, hubs: int) -> Params:
 def _add(total: Params, values: Params, weights: Floats, way: Way, sound: Booleans) -> None:
     """Add one hub's messages of a part to what came before, one after the other."""
     counts = sound if way == "sum" else sound & (weights > 0)
-    for name, value in values.items():
-        so_far = total[name]
-        one = torch.empty_like(so_far)  # the same memory for all: new one is slow to come by
-        for row in np.flatnonzero(counts).tolist():
-            one.copy_(value[row])
-            if way == "most":
-                torch.maximum(so_far, one, out=so_far)
-            else:  # two operations that each round once: where they begin and end must not matter
-                so_far += one.mul_(float(weights[row]))
+    so_far = list(total.values())
+    one = [torch.empty_like(value) for value in so_far]  # the same memory for all: new one is slow to come by
+    rows = zip(*(values[name].unbind() for name in total), strict=True)
+    for row, weight, counted in zip(rows, weights.tolist(), counts.tolist(), strict=False):  # others only pad
+        if not counted:
+            continue
+        copy_all(one, row)
+        if way == "most":
+            for known, came in zip(so_far, one, strict=True):
+                torch.maximum(known, came, out=known)
+        else:  # two operations that each round once: where they begin and end must not matter
+            scale_all(one, weight)
+            add_all(so_far, one)

@@ -31,7 +31,7 @@ from consilience.engine.rounds.output_curvature import output_curvature
 from consilience.engine.rounds.parts import comes_in_parts, run_in_parts
 from consilience.engine.rounds.pending import Begun, Clock, Nodes, Pending, Record, scores_of
 from consilience.engine.rounds.replies import run_replies
-from consilience.engine.rounds.store import Initial, Store
+from consilience.engine.rounds.store import Store
 from consilience.engine.rounds.told import Told
 from consilience.engine.world import MODELS_AT_A_TIME, World
 from consilience.exchange.address import Address
@@ -63,11 +63,10 @@ class Simulation:
         population = world.population
         rows = len(world.replicas) * population
 
-        def store(count: int, initial: Initial, path: Path | None) -> Store:
-            return Store(count, initial, world.device, world.memory, resident=world.resident, path=path)
-
-        self.store = store(rows, self._initial_memory, memories and for_clients(memories))
-        self.links = store(rows * population, self._initial_link, memories and for_links(memories))
+        store = partial(Store, device=world.device, memory=world.memory, resident=world.resident)
+        own, links = memories and for_clients(memories), memories and for_links(memories)
+        self.store = store(rows, self._initial_memory, path=own, fleeting=algorithm.fleeting())
+        self.links = store(rows * population, self._initial_link, path=links)
         hubs = self._map_rows(lambda whole, model: whole.init_hub(model), world.hub_rows)
         self.hub = tree.reshape_leading(hubs, 1, *world.hub_shape)
 
@@ -143,6 +142,7 @@ class Simulation:
             told, traffic, heard = [*told, report.told], [*traffic, report.traffic], report.heard
             training = report if report.has_models else training  # others go: they hold many models
         self.round += 1
+        self.store.end_round()
         scored = self._score(training if trained else None) if evaluate else []
         nodes = self._nodes(scored, training) if evaluate else lambda: [{} for _ in world.replicas]
         label, clock = self.algorithm.label, self._clock

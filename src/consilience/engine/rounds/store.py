@@ -11,6 +11,7 @@ import torch
 
 from consilience import tree
 from consilience.engine.memory import Resident, shown
+from consilience.engine.rounds.passing import Passing
 from consilience.engine.rounds.slots import AT_A_TIME, Slots
 from consilience.errors import DamageError
 from consilience.transfer import to_device
@@ -23,6 +24,9 @@ Initial = Callable[[IntArray], State]
 
 DEVICE_SHARE = 8
 """Memories stay on a GPU while they take no more than one part in so many of what may be used of it."""
+
+PASSING_SHARE = 4
+"""Those that pass with the round stay there while they take no more than one part in so many."""
 
 HOST_BYTES = 2**31
 """Larger memories are kept in files: what is held is part of every checkpoint, whole."""
@@ -64,6 +68,7 @@ class Store:
         resident: Whether memories are held in memory; else they are kept in a file, and read as cohorts need
             them.
         path: Where such files lie, but for their endings; None: in the system's folder, without names.
+        fleeting: Groups that pass with the round: no later one finds them, and no checkpoint has them.
     """
 
     def __init__(
@@ -75,8 +80,10 @@ class Store:
         *,
         resident: Resident = "auto",
         path: Path | None = None,
+        fleeting: frozenset[str] = frozenset(),
     ) -> None:
         self._rows, self._initial, self._device, self._memory = rows, initial, device, memory
+        self._fleeting, self._passing = fleeting, Passing(device, memory // PASSING_SHARE)
         self._resident, self._path = resident, path
         self._seen: Booleans | None = None  # until a row is kept: there may be very many
         self._marks: dict[int, int] = {}
@@ -89,14 +96,24 @@ class Store:
     def load(self, rows: Sequence[int] | IntArray) -> State:
         """The memories of some clients, stacked, on the compute device."""
         wanted = np.asarray(rows, dtype=np.int64)
+        if not self._fleeting:
+            return self._lasting(wanted, self._initial)
+        lasting = self._lasting(wanted, lambda some: tree.without(self._initial(some), self._fleeting))
+        passing = self._passing.load(wanted, lambda: tree.only(self._initial(wanted), self._fleeting))
+        self._groups = self._groups or tuple(self._initial(wanted[:1]))
+        both = {**lasting, **passing}
+        return {group: both[group] for group in self._groups}
+
+    def _lasting(self, wanted: IntArray, initial: Initial) -> State:
+        """What they remember beyond a round."""
         if self._stateless:
             return {}
         seen = np.zeros(len(wanted), dtype=np.bool_) if self._seen is None else self._seen[wanted]
         if seen.all() and len(wanted):
             self._groups = self._groups or tuple(self._initial(wanted[:1]))
             known = self._read(wanted)
-            return {group: known.get(group, {}) for group in self._groups}
-        fresh = self._initial(wanted)
+            return {group: known.get(group, {}) for group in self._groups if group not in self._fleeting}
+        fresh = initial(wanted)
         self._stateless = not fresh
         if not fresh or not seen.any():
             return fresh
@@ -112,6 +129,10 @@ class Store:
         wanted = np.asarray(rows, dtype=np.int64)
         for row, mark in zip(wanted.tolist(), marks or [0] * len(wanted), strict=True):
             self._marks[row] = mark
+        passing = tree.only(memories, self._fleeting)
+        if any(passing.values()) and len(wanted):
+            self._passing.save(wanted, passing)
+            memories = tree.without(memories, self._fleeting)
         if not any(memories.values()) or not len(wanted):
             return
         if self._seen is None:
@@ -123,6 +144,10 @@ class Store:
             self._kept = self._place(memories)
         self._kept.write(wanted, memories)
         self._seen[wanted] = True
+
+    def end_round(self) -> None:
+        """Let everything go that passes with the round."""
+        self._passing.clear()
 
     def forget(self, rows: IntArray) -> None:
         """Let some clients start anew."""
