@@ -281,13 +281,17 @@ Relied on: each number is rounded as `add_` and `mul_` round it.
 """
 
 
-def batch_normalised(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """A batch normalised, and the mean and one over the standard deviation of each channel.
+def batch_normalised(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch normalised, and the running mean and variance of each channel after it.
 
-    Relied on: it is `F.batch_norm` in training, can be differentiated, and of rounded images gives mean and
-    deviation in the type of the weights. Promised: nothing, though the name has no underscore.
+    Relied on: it is `F.batch_norm` in training, can be differentiated, and takes and gives statistics in the
+    type of the weights where images are rounded. Promised: nothing.
     """
-    return torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+    normalised = torch.ops.aten._native_batch_norm_legit_functional
+    found = normalised(x, weight, bias, mean.detach(), variance.detach(), True, momentum, eps)
+    return found[0], found[3], found[4]
 
 
 def autocast_type(device: str) -> torch.dtype | None:

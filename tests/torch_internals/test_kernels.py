@@ -65,26 +65,31 @@ def test_a_normalised_batch_comes_with_its_statistics(dtype, tolerance, device, 
     x = (3 + 2 * torch.randn(6, 3, 4, 5, device=device)).to(dtype)
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     weight, bias = torch.randn(2, 3, device=device, dtype=exact)
-    found, mean, inverse = internals.batch_normalised(x, weight, bias, 1e-3)
-    wanted = F.batch_norm(x.to(exact), None, None, weight, bias, training=True, eps=1e-3)
-    same(found, wanted.to(dtype), "native_batch_norm is not F.batch_norm", rtol=tolerance, atol=tolerance)
-    variance, centre = torch.var_mean(x.to(exact), (0, 2, 3), correction=0)
+    before = torch.randn(3, device=device).to(exact), torch.rand(3, device=device).to(exact)
+    found, *after = internals.batch_normalised(x, weight, bias, *before, 0.3, 1e-3)
+    wanted_after = [value.clone() for value in before]
+    wanted = F.batch_norm(x.to(exact), *wanted_after, weight, bias, training=True, momentum=0.3, eps=1e-3)
+    changed = "_native_batch_norm_legit_functional"
+    same(found, wanted.to(dtype), f"{changed} is not F.batch_norm", rtol=tolerance, atol=tolerance)
     near = {"rtol": min(tolerance, 1e-4), "atol": min(tolerance, 1e-4)}
-    same(mean, centre, "native_batch_norm gives no mean in full precision", **near)
-    same(inverse, (variance + 1e-3).rsqrt(), "native_batch_norm gives no inverse deviation", **near)
+    for value, expected, old in zip(after, wanted_after, before, strict=True):
+        same(value, expected, f"{changed} gives no statistics in full precision", **near)
+        assert not torch.equal(value, old), f"{changed} writes over statistics"
 
 
 def test_a_normalised_batch_can_be_differentiated(device, same):
     given = [torch.randn(6, 3, 4, device=device).double(), *torch.randn(2, 3, device=device).double()]
 
+    statistics = torch.zeros(3).to(given[0]), torch.ones(3).to(given[0])
+
     def ours(*given: torch.Tensor) -> torch.Tensor:
-        return internals.batch_normalised(*given, 1e-3)[0].sin().sum()
+        return internals.batch_normalised(*given, *statistics, 0.1, 1e-3)[0].sin().sum()
 
     def torchs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return F.batch_norm(x, None, None, weight, bias, training=True, eps=1e-3).sin().sum()
 
     found, wanted = (torch.func.grad(one, (0, 1, 2))(*given) for one in (ours, torchs))
-    same(found, wanted, "the gradient of native_batch_norm")
+    same(found, wanted, "the gradient of _native_batch_norm_legit_functional")
 
 
 def test_autocast_says_to_what_it_rounds(device):

@@ -47,18 +47,22 @@ class RowBatchNorm(nn.Module):
         weight, bias = self.weight, self.bias
         if weight is None:
             weight, bias = torch.ones_like(self.running_mean), torch.zeros_like(self.running_mean)
-        if self.training and not len(self.rows):  # torch's own kernel is the fastest
-            whole, mean, inverse = batch_normalised(x, weight, bias, self.eps)
-            variance = (inverse.detach() ** -2 - self.eps).clamp(min=0)
-            self._move_statistics(mean.detach(), variance, torch.full_like(mean[0], len(x) * x[0, 0].numel()))
+        several = len(x) * x[0, 0].numel() > 1
+        if self.training and not len(self.rows) and several and self.momentum is not None:
+            # Where all rows count torch's own kernel is the fastest.
+            whole, self.running_mean, self.running_var = batch_normalised(
+                x, weight, bias, self.running_mean, self.running_var, self.momentum, self.eps
+            )
+            self.num_batches_tracked = self.num_batches_tracked + 1
             return whole
         wide = x.to(self.running_mean.dtype)  # statistics of rounded values are worth their full precision
         if not self.training:
             return _affine(wide, self.running_mean, self.running_var, weight, bias, self.eps).to(x.dtype)
+        rows = self.rows.to(wide.dtype) if len(self.rows) else wide.new_ones(len(x))
         normalised, mean, variance = _Normalise.apply(  # type: ignore[no-untyped-call]
-            wide, self.rows.to(wide.dtype), weight, bias, self.eps
+            wide, rows, weight, bias, self.eps
         )
-        self._move_statistics(mean.detach(), variance.detach(), self.rows.sum() * x[0, 0].numel())
+        self._move_statistics(mean.detach(), variance.detach(), rows.sum() * x[0, 0].numel())
         return cast(Tensor, normalised).to(x.dtype)
 
     def _move_statistics(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
