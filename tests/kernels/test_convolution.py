@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
 from torch.testing import assert_close
 
+from consilience import kernels
 from consilience.kernels.convolution import (
     Convolution,
     _channels_last,
@@ -79,6 +81,45 @@ def test_many_clients_at_once_on_a_gpu(shape, lanes):
         pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
         for value, reference in pairs:
             assert (value - reference).norm() <= 1e-4 * reference.norm()
+
+
+class PlainLaunches:
+    """What the kernels compute, lane by lane, by torch."""
+
+    @staticmethod
+    def convolve(x, weight, bias, padding):
+        each = [F.conv2d(*one, padding=padding) for one in zip(x, weight, bias, strict=True)]
+        return torch.stack(each).permute(0, 1, 3, 4, 2).contiguous()
+
+    @staticmethod
+    def convolve_deep(x, weight, bias, padding):
+        return PlainLaunches.convolve(x.movedim(-1, 2), weight.movedim(-1, 2), bias, padding)
+
+    @staticmethod
+    def correlate(x, grad, size, padding):
+        grad = grad.movedim(-1, 2)
+        shape = (grad.shape[2], x.shape[2], *size)
+        each = [conv2d_weight(a, shape, b, padding=padding) for a, b in zip(x, grad, strict=True)]
+        return torch.stack(each), grad.sum((1, 3, 4))
+
+    @staticmethod
+    def correlate_deep(x, grad, size, padding):
+        of_weight, of_bias = PlainLaunches.correlate(x.movedim(-1, 2), grad, size, padding)
+        return of_weight.movedim(2, -1).contiguous(), of_bias
+
+
+@pytest.mark.parametrize("lanes", [(3,), (2, 2)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_many_clients_at_once(shape, lanes, monkeypatch):
+    """What is done around the kernels, without them."""
+    monkeypatch.setattr(kernels, "triton_convolution", PlainLaunches, raising=False)
+    given = tensors(shape, lanes, dtype=torch.float64)
+    ours, plain = functions(shape[-1])
+    for made in (lambda one: torch.func.grad(one, (0, 1, 2)), second_order):
+        found, expected = made(ours), made(plain)
+        for _ in lanes:
+            found, expected = torch.func.vmap(found), torch.func.vmap(expected)
+        assert_close(found(*given), expected(*given))
 
 
 def operations(shape: tuple[int, ...], deep: bool, device: str):

@@ -21,8 +21,8 @@ from consilience.torch_internals import autocast_type, in_memory, recast
 
 SHALLOW = 32
 """The most weights of a filter whose patches are read as well from images with channels first."""
-PIECE = 4
-"""Channels that come last are read so many at a time."""
+PIECE, SMALL = 4, 8
+"""Channels that come last are filled up to a multiple of that, where pieces have fewer bytes than this."""
 
 
 class Convolution(nn.Conv2d):
@@ -207,13 +207,15 @@ def _channels_last(value: Tensor) -> Tensor:
 
 
 def _in_pieces(value: Tensor) -> Tensor:
-    """Images or filters whose channels come last, with channels of zeros where that fills a piece.
+    """Images or filters whose channels come last, with channels of zeros where few can be read at once.
 
-    Reading three channels one by one takes many times as long as reading four at once. No more than a third
-    is added.
+    Three channels that are read one by one take many times as long as four at once. No more than a third is
+    added.
     """
-    missing = -value.shape[-1] % PIECE
-    return F.pad(value, (0, missing)) if 0 < 3 * missing <= value.shape[-1] else value
+    channels = value.shape[-1]
+    missing = -channels % PIECE
+    alone = (channels & -channels) * value.itemsize < SMALL  # no more of them lie in one aligned piece
+    return F.pad(value, (0, missing)) if alone and 3 * missing <= channels else value
 
 
 @torch.library.custom_op("consilience::convolve_lanes", mutates_args=())

@@ -12,7 +12,7 @@ from consilience.config.files import read_values
 from consilience.errors import UserError, abridged, unknown
 from consilience.reproduce.form import Selection, check_recipe, check_selection
 from consilience.reproduce.raw import RESULTS, Raw, of_run, read_raw
-from consilience.reproduce.settings import best_of
+from consilience.reproduce.settings import best_of, small_grid
 from consilience.sweep.reading import KEYS, Study, study_of
 
 FOLDER = Path("benchmarks") / "papers"
@@ -128,12 +128,14 @@ def _finished(run: Path, kept: Path | None) -> Raw | None:
 
 
 def _quicker(cell: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell with some changes, which take the place of its own values of these keys and below."""
+    """A cell with small grids and some changes, which take the place of its own values there and below."""
     kept = {
         key: value
         for key, value in cell.items()
         if not any(f"{key}.".startswith(f"{changed}.") for changed in changes)
     }
+    if "compare" in kept:
+        kept["compare"] = [small_grid(setting) for setting in kept["compare"]]
     return {**kept, **changes}
 
 

@@ -53,6 +53,17 @@ def _unlike(was: object, wanted: object, path: str = "") -> Iterator[tuple[str, 
         yield path, was, wanted
 
 
+def small_grid(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting whose grid has the first two of the numbers that it is searched for."""
+    return {key: _few(part) if key in SEARCHED else part for key, part in setting.items()}
+
+
+def _few(part: object) -> object:
+    if not isinstance(part, Mapping):
+        return part
+    return {key: value[:2] if isinstance(value, list) else value for key, value in part.items()}
+
+
 def best_of(compare: Sequence[Mapping[str, Any]], grid: Raw) -> list[dict[str, Any]]:
     """The settings of a grid that was searched, with the numbers of the best variant in place of lists.
 
