@@ -10,6 +10,7 @@ from torch.nn.grad import conv2d_weight
 from torch.testing import assert_close
 
 from consilience import kernels
+from consilience.kernels import convolution
 from consilience.kernels.convolution import (
     Convolution,
     _channels_last,
@@ -113,6 +114,7 @@ class PlainLaunches:
 def test_many_clients_at_once(shape, lanes, monkeypatch):
     """What is done around the kernels, without them."""
     monkeypatch.setattr(kernels, "triton_convolution", PlainLaunches, raising=False)
+    monkeypatch.setattr(convolution, "SMALL", 16)  # so that there are too few channels here, too
     given = tensors(shape, lanes, dtype=torch.float64)
     ours, plain = functions(shape[-1])
     for made in (lambda one: torch.func.grad(one, (0, 1, 2)), second_order):
