@@ -28,6 +28,7 @@ from consilience.testing.federation import (
     play,
     ragged_partition,
     simulation_of,
+    state_of,
 )
 from consilience.testing.federations import poisoned_round
 
@@ -61,6 +62,30 @@ def test_an_upload_that_is_not_sound_does_not_count(method):
         assert len(record.dropped) == 2
         states.append(play(simulation, rounds=1)[0])
     assert_close(states[0], states[1], "in parts")
+
+
+@pytest.mark.parametrize("bad", [[0, 1], range(5)], ids=["first part", "all"])
+@pytest.mark.parametrize("method", [FedAvg(), Scaffold(), Composed(rule=Median())], ids=lambda one: one.name)
+def test_parts_without_a_sound_message_are_not_kept(method, bad, monkeypatch):
+    """A grid's first variant may have diverged: then no message of the first part says what hubs ask for."""
+    subject = prepare(method, solver=SGD(0.1))
+    states, kept = [], []
+
+    def joined(found: Sequence[Outcome]) -> Outcome:
+        kept.append([bool(one.uploads) for one in found])
+        return original(found)
+
+    original = parts.joined
+    for chunk in (100, 2):
+        simulation = simulation_of(subject, Layout(lanes=2, chunk=chunk))
+        play(simulation, rounds=1)
+        monkeypatch.setattr(parts, "joined", joined)
+        assert len(poisoned_round(simulation, bad).dropped) == len(bad)
+        monkeypatch.setattr(parts, "joined", original)
+        states.append(state_of(simulation))
+    assert_close(states[0], states[1], "in parts")
+    stacked = isinstance(method, Composed) and len(bad) < 5
+    assert kept == [[stacked] * 3]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ came together. Messages that a hub has to see all at once, as for a median, are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -54,6 +55,8 @@ def run_in_parts(one: Exchange, cast: Cast, hub: State, store: Store) -> Report:
     rows, step = replicas * world.population + clients, world.executor.chunk
     parts: list[Outcome] = []
     sums: Sums | None = None
+    form: State | None = None
+    """What messages look like, once one is sound: only then can be found out whether sums of them will do."""
     up_bytes: dict[str, int] = {}
     for begin in range(0, len(jobs), step):
         some = slice(begin, begin + step)
@@ -61,14 +64,22 @@ def run_in_parts(one: Exchange, cast: Cast, hub: State, store: Store) -> Report:
         outcome = one.work(cohort.part(some), given, store, rows[some])
         if begin == 0:
             up_bytes = row_bytes(one.form.travelling(outcome.uploads))
+        if form is None and bool(outcome.arrived.any()):
+            form = tree.map_leaves(lambda value: value[:0], outcome.uploads)
             sums = Sums(one, hub, listed, delivered) if _are_sums(one, hub, outcome) else None
         if sums:
             sums.add(begin, outcome)
-        parts.append(Outcome({} if sums else outcome.uploads, {}, outcome.arrived, outcome.tally))
+        kept = {} if sums or form is None else outcome.uploads
+        parts.append(Outcome(kept, {}, outcome.arrived, outcome.tally))
         del outcome
+    if form is not None and not sums:
+        parts = [_filled(part, form) for part in parts]
     whole = joined(parts)
     told = Told(jobs, cast.failed, whole)
-    hub = sums.combined(whole.arrived) if sums else one.combine_apart(hub, whole, told, delivered)
+    if sums:
+        hub = sums.combined(whole.arrived)
+    elif form is not None:
+        hub = one.combine_apart(hub, whole, told, delivered)
     traffic = tuple(
         Traffic(times(len(came), up_bytes), times(len(sampled), down_bytes), len(came) if up_bytes else 0)
         for came, sampled in zip(delivered, cast.sampled, strict=True)
@@ -76,10 +87,18 @@ def run_in_parts(one: Exchange, cast: Cast, hub: State, store: Store) -> Report:
     return Report(hub, None, None, {}, told, traffic)
 
 
+def _filled(part: Outcome, form: State) -> Outcome:
+    """A part with messages: those that were not kept, since none was sound, are zeros."""
+    if part.uploads:
+        return part
+    rows = len(part.arrived)
+    return replace(part, uploads=tree.map_leaves(lambda value: value.new_zeros(rows, *value.shape[1:]), form))
+
+
 def _are_sums(one: Exchange, hub: State, outcome: Outcome) -> bool:
     """Whether hubs ask for nothing but sums of messages like these."""
     sound = torch.nonzero(outcome.arrived).flatten()
-    if one.form.ordinary or not len(sound):
+    if one.form.ordinary:
         return False
     message = tree.index(tree.without(outcome.uploads, one.form.private), int(sound[0]))
     combine = one.phase(tree.index(one.world.hub_numbers, 0)).combine
