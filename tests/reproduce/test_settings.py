@@ -11,7 +11,7 @@ import pytest
 from consilience.errors import UserError
 from consilience.reproduce import Recipe, read_recipe
 from consilience.reproduce.raw import Raw, keep
-from consilience.reproduce.settings import best_of, differences
+from consilience.reproduce.settings import best_of, differences, small_grid
 
 
 def test_other_computations_differ_and_other_places_do_not(recipe: Recipe, tmp_path: Path):
@@ -101,3 +101,18 @@ def test_mistakes_in_what_is_searched(searched: Recipe, file: Path, grid: str, m
     file.write_text(file.read_text().replace("best_of: grid", f"best_of: {grid}"))
     with pytest.raises(UserError, match=message):
         read_recipe(file)
+
+
+def test_a_small_grid_has_two_values_of_each_number():
+    setting = {
+        "label": "one",
+        "method": {"name": "fagh", "rho": [1, 0.5, 0.1], "lr": 0.5},
+        "solver": {"name": "sgd", "lr": [1, 0.5, 0.1]},
+        "model": {"name": "mlp", "hidden": [20, 20, 20]},
+    }
+    assert small_grid(setting) == {
+        **setting,
+        "method": {"name": "fagh", "rho": [1, 0.5], "lr": 0.5},
+        "solver": {"name": "sgd", "lr": [1, 0.5]},
+    }
+    assert small_grid({"label": "one", "method": "fagh"}) == {"label": "one", "method": "fagh"}
