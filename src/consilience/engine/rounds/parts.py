@@ -222,15 +222,17 @@ def _add(total: Params, values: Params, weights: Floats, way: Way, sound: Boolea
     """Add one hub's messages of a part to what came before, one after the other."""
     counts = sound if way == "sum" else sound & (weights > 0)
     so_far = list(total.values())
-    one = [torch.empty_like(value) for value in so_far]  # the same memory for all: new one is slow to come by
+    came = [
+        torch.empty_like(value) for value in so_far
+    ]  # the same memory for all: new one is slow to come by
     rows = zip(*(values[name].unbind() for name in total), strict=True)
     for row, weight, counted in zip(rows, weights.tolist(), counts.tolist(), strict=False):  # others only pad
         if not counted:
             continue
-        copy_all(one, row)
+        copy_all(came, row)
         if way == "most":
-            for known, came in zip(so_far, one, strict=True):
-                torch.maximum(known, came, out=known)
+            for most, other in zip(so_far, came, strict=True):
+                torch.maximum(most, other, out=most)
         else:  # two operations that each round once: where they begin and end must not matter
-            scale_all(one, weight)
-            add_all(so_far, one)
+            scale_all(came, weight)
+            add_all(so_far, came)
