@@ -246,9 +246,10 @@ class Algorithm(sweeping.Sweepable, ABC):
         return self
 
     def fleeting(self) -> frozenset[str]:
-        """Groups of clients' memories that pass with the round: whoever reads them has written them in it.
+        """Groups of clients' memories that pass with the round: whoever reads them writes them before, in it.
 
-        So nobody has to keep them for those who are away, and no checkpoint has them.
+        So a simulation does not keep them for those who are away, nor in checkpoints. A client whose upload
+        was rejected when it wrote them finds what it began with.
         """
         return frozenset()
 

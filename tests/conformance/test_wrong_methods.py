@@ -151,7 +151,7 @@ class Fading(Plain):
         (WritesToItsInput(), ("inputs_stay_as_they_are", "combine was given")),
         (CountsCalls(), ("nothing_is_kept_elsewhere",)),
         (DrawsNoise(), ("nothing_is_kept_elsewhere",)),
-        (ReadsWhatIsGone(), ("fleeting_memories_are_written_first", "begin as NaN")),
+        (ReadsWhatIsGone(), ("fleeting_memories_are_written_first", "begin otherwise")),
         (NamesAGroupLikeAPath(), ("cannot contain a slash",)),
         (BranchesOnAValue(), ("batched_equals_sequential", "torch.where")),
         (AveragesCounters(), ("buffers_and_dropout_work", "num_batches_tracked is no whole number")),

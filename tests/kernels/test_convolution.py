@@ -26,6 +26,7 @@ SHAPES = [
     (2, 7, 6, 6, 20, 5, 4),
     (3, 3, 7, 9, 33, 3, 0),
     (2, 3, 5, 5, 4, 1, 0),
+    (2, 3, 9, 9, 6, 5, 0),
 ]
 
 
@@ -114,7 +115,7 @@ class PlainLaunches:
 def test_many_clients_at_once(shape, lanes, monkeypatch):
     """What is done around the kernels, without them."""
     monkeypatch.setattr(kernels, "triton_convolution", PlainLaunches, raising=False)
-    monkeypatch.setattr(convolution, "SMALL", 16)  # so that there are too few channels here, too
+    monkeypatch.setattr(convolution, "SMALL", 16)  # pieces of float64 are twice as long
     given = tensors(shape, lanes, dtype=torch.float64)
     ours, plain = functions(shape[-1])
     for made in (lambda one: torch.func.grad(one, (0, 1, 2)), second_order):

@@ -143,7 +143,8 @@ def memory_bytes(scene: Scene, variants: Sequence[tuple[Algorithm, Solver]]) -> 
     ((algorithm, _), *_) = fitted(scene.dataset, task, variants[:1])
     with torch.random.fork_rng(devices=[]):
         model = task.weights_of(module_of(scene))
-    own, link = tree.nbytes(algorithm.init_memory(model)), tree.nbytes(algorithm.init_link(model))
+    lasting = tree.without(algorithm.init_memory(model), algorithm.fleeting())
+    own, link = tree.nbytes(lasting), tree.nbytes(algorithm.init_link(model))
     rows = len(variants) * len(scene.seeds) * scene.population
     return rows * (own + scene.population * link)
 

@@ -21,8 +21,10 @@ from consilience.torch_internals import autocast_type, in_memory, recast
 
 SHALLOW = 32
 """The most weights of a filter whose patches are read as well from images with channels first."""
-PIECE, SMALL = 4, 8
-"""Channels that come last are filled up to a multiple of that, where pieces have fewer bytes than this."""
+SMALL = 8
+"""Fewer bytes than that are slow to read at a time."""
+FULL = 4
+"""To a multiple of so many channels images are filled up, where too few could be read at a time."""
 
 
 class Convolution(nn.Conv2d):
@@ -75,8 +77,8 @@ def _correlate(x: Tensor, grad: Tensor, padding: Pair, size: Pair) -> tuple[Tens
     return cast(tuple[Tensor, Tensor], _Correlate.apply(x, grad, padding, size))  # type: ignore[no-untyped-call]
 
 
-def _spread(grad: Tensor, weight: Tensor, padding: Pair) -> Tensor:
-    return cast(Tensor, _Spread.apply(grad, weight, padding))  # type: ignore[no-untyped-call]
+def _transposed(grad: Tensor, weight: Tensor, padding: Pair) -> Tensor:
+    return cast(Tensor, _Transposed.apply(grad, weight, padding))  # type: ignore[no-untyped-call]
 
 
 class _Convolve(torch.autograd.Function):
@@ -94,7 +96,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        of_x = _spread(grad, weight, ctx.padding) if ctx.needs_input_grad[0] else None
+        of_x = _transposed(grad, weight, ctx.padding) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return of_x, None, grad.sum((0, 2, 3)), None, None
         of_weight, of_bias = _correlate(x, grad, ctx.padding, (weight.shape[2], weight.shape[3]))
@@ -113,8 +115,8 @@ class _Convolve(torch.autograd.Function):
         return out if free else out.contiguous(), 0
 
 
-class _Spread(torch.autograd.Function):
-    """The gradient of conv2d with respect to its images."""
+class _Transposed(torch.autograd.Function):
+    """The gradient of conv2d with respect to its images, also called a transposed convolution."""
 
     @staticmethod
     def forward(grad: Tensor, weight: Tensor, padding: Pair) -> Tensor:
@@ -146,7 +148,7 @@ class _Spread(torch.autograd.Function):
     ) -> tuple[Tensor, int]:
         if dims[1] is None:  # the same weights for all: one larger batch
             grads = grad.movedim(dims[0], 0)
-            flat = _spread(grads.flatten(0, 1), weight, padding)
+            flat = _transposed(grads.flatten(0, 1), weight, padding)
             return flat.reshape(*grads.shape[:2], *flat.shape[1:]), 0
         # The turned filters over the gradient, for which there are kernels.
         grad, weight = (lanes_first(v, d, info) for v, d in zip((grad, weight), dims, strict=False))
@@ -174,7 +176,7 @@ class _Correlate(torch.autograd.Function):
         ctx: Any, of_weight: Tensor, of_bias: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, grad = ctx.saved_tensors
-        of_x = _spread(grad, of_weight, ctx.padding) if ctx.needs_input_grad[0] else None
+        of_x = _transposed(grad, of_weight, ctx.padding) if ctx.needs_input_grad[0] else None
         of_grad = _convolve(x, of_weight, of_bias, ctx.padding) if ctx.needs_input_grad[1] else None
         return of_x, of_grad, None, None
 
@@ -213,9 +215,9 @@ def _in_pieces(value: Tensor) -> Tensor:
     added.
     """
     channels = value.shape[-1]
-    missing = -channels % PIECE
-    alone = (channels & -channels) * value.itemsize < SMALL  # no more of them lie in one aligned piece
-    return F.pad(value, (0, missing)) if alone and 3 * missing <= channels else value
+    missing = -channels % FULL
+    aligned = (channels & -channels) * value.itemsize  # so many bytes of a pixel can always be read at once
+    return F.pad(value, (0, missing)) if aligned < SMALL and 3 * missing <= channels else value
 
 
 @torch.library.custom_op("consilience::convolve_lanes", mutates_args=())

@@ -47,7 +47,7 @@ class RowBatchNorm(nn.Module):
         weight, bias = self.weight, self.bias
         if weight is None:
             weight, bias = torch.ones_like(self.running_mean), torch.zeros_like(self.running_mean)
-        several = len(x) * x[0, 0].numel() > 1
+        several = x.numel() > x.shape[1]  # numbers of each channel
         if self.training and not len(self.rows) and several and self.momentum is not None:
             # Where all rows count torch's own kernel is the fastest.
             whole, self.running_mean, self.running_var = batch_normalised(

@@ -61,7 +61,11 @@ def small_grid(setting: Mapping[str, Any]) -> dict[str, Any]:
 def _few(part: object) -> object:
     if not isinstance(part, Mapping):
         return part
-    return {key: value[:2] if isinstance(value, list) else value for key, value in part.items()}
+    return {key: value[:2] if _is_grid(value) else value for key, value in part.items()}
+
+
+def _is_grid(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, int | float) for one in value)
 
 
 def best_of(compare: Sequence[Mapping[str, Any]], grid: Raw) -> list[dict[str, Any]]:

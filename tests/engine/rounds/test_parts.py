@@ -11,6 +11,7 @@ import torch
 from consilience import tree
 from consilience.algorithms.fedavg import FedAvg
 from consilience.algorithms.fedcurv import FedCurv
+from consilience.algorithms.fedga import FedGA
 from consilience.algorithms.fednova import FedNova
 from consilience.algorithms.hwa import HWA
 from consilience.algorithms.scaffold import Scaffold
@@ -86,6 +87,22 @@ def test_parts_without_a_sound_message_are_not_kept(method, bad, monkeypatch):
     assert_close(states[0], states[1], "in parts")
     stacked = isinstance(method, Composed) and len(bad) < 5
     assert kept == [[stacked] * 3]
+
+
+@pytest.mark.parametrize(
+    "method", [FedAvg(), FedGA(), Scaffold(), Composed(rule=Median())], ids=lambda one: one.name
+)
+def test_a_variant_that_has_diverged_does_not_touch_the_others(method):
+    """Of the first parts then no message is sound."""
+    subject, found = prepare(method), []
+    for chunk in (100, 3):
+        variants = (method, SGD(1e200)), (method, SGD(0.1))
+        simulation = simulation_of(subject, Layout(lanes=2, chunk=chunk), *variants)
+        play(simulation, rounds=1)
+        (first, second) = simulation.step(evaluate=False)
+        assert (len(first.dropped), len(second.dropped)) == (5, 0)
+        found.append(state_of(simulation, 1))
+    assert_close(*found, "in parts")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from consilience import tree
 from consilience.engine.memory import Resident
+from consilience.engine.rounds import passing as rounds_passing
 from consilience.engine.rounds.store import Store
 from consilience.errors import UserError
 from consilience.types import State
@@ -198,6 +199,7 @@ def test_what_passes_with_the_round_is_there_until_its_end_alone(memory):
     assert_close(kept.load([5, 2]), {**memories(50, 20), **passing(5, 2)}, rtol=0, atol=0)
     assert_close(kept.load([7, 3, 5]), {**memories(70, 3, 50), **passing(7, 0, 5)}, rtol=0, atol=0)
     kept.save([5], {**memories(51), **passing(6)})  # what was written last counts
+    assert_close(kept.load([5, 2]), {**memories(51, 20), **passing(6, 2)}, rtol=0, atol=0)
     kept.save([5, 2], {**memories(52, 22), **passing(8, 9)})
     assert_close(kept.load([2, 5]), {**memories(22, 52), **passing(9, 8)}, rtol=0, atol=0)
     assert "passing" not in "".join(kept.snapshot())
@@ -213,3 +215,37 @@ def test_where_all_passes_with_the_round_a_checkpoint_is_empty():
         assert tree.nbytes(kept.snapshot()) == 0
         kept.end_round()
     assert_close(kept.load([4]), passing(0), rtol=0, atol=0)
+
+
+def test_what_passes_with_the_round_stays_on_a_gpu_while_it_takes_little(monkeypatch):
+    moved: list[int] = []
+    monkeypatch.setattr(rounds_passing, "_to_host", lambda value: moved.append(value.nbytes) or value)
+    kept = rounds_passing.Passing(torch.device("cuda"), 20)  # without a number, as configurations say it
+    for row in range(4):
+        kept.save(np.array([row]), passing(row))
+    assert moved == [8, 8]
+    kept.save(np.array([0]), passing(5))  # in place of what there was
+    assert moved == [8, 8]
+    kept.clear()
+    kept.save(np.array([7]), passing(7))
+    assert moved == [8, 8]
+
+
+def test_nobody_else_is_trusted_with_what_has_passed():
+    kept = fleeting_store()
+    kept.save([5, 2], {**memories(50, 20), **passing(5, 2)}, marks=[3, 4])
+    assert kept.marks(np.array([5, 2, 7])) == (3, 4, 0)
+    kept.end_round()
+    assert kept.marks(np.array([5, 2])) == (0, 0)
+
+
+@pytest.mark.parametrize("resident", ["always", "never"])
+def test_a_snapshot_with_what_has_passed_is_read_without(tmp_path, resident):
+    """Checkpoints of before had all of it."""
+    before = Store(10, initial, CPU, resident="never", path=tmp_path / "memories")
+    before.save([5, 2], memories(50, 20))
+    after = Store(
+        10, initial, CPU, resident=resident, path=tmp_path / "memories", fleeting=frozenset({"trend"})
+    )
+    after.restore(before.snapshot())
+    assert_close(after.load([5, 2]), initial(np.array([5, 2])), rtol=0, atol=0)

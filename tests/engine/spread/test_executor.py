@@ -30,7 +30,19 @@ from consilience.testing.federation import (
     state_of,
 )
 
-AT_SERVERS = ["fedavg", "scaffold", "fedcurv", "hwa", "fagh", "fedlin", "moon", "pfedme", "giant", "fedma"]
+AT_SERVERS = [
+    "fedavg",
+    "scaffold",
+    "fedcurv",
+    "hwa",
+    "fagh",
+    "fedga",
+    "fedlin",
+    "moon",
+    "pfedme",
+    "giant",
+    "fedma",
+]
 AMONG_PEERS = ["dechw", "cfa-ge", "desa", "gradient-tracking"]
 SMALL = {"desa": {"ipc": 2, "iterations": 2, "width": 4, "depth": 2}}
 

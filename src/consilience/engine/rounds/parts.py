@@ -65,7 +65,7 @@ def run_in_parts(one: Exchange, cast: Cast, hub: State, store: Store) -> Report:
         if begin == 0:
             up_bytes = row_bytes(one.form.travelling(outcome.uploads))
         if form is None and bool(outcome.arrived.any()):
-            form = tree.map_leaves(lambda value: value[:0], outcome.uploads)
+            form = tree.map_leaves(_without_rows, outcome.uploads)
             sums = Sums(one, hub, listed, delivered) if _are_sums(one, hub, outcome) else None
         if sums:
             sums.add(begin, outcome)
@@ -85,6 +85,11 @@ def run_in_parts(one: Exchange, cast: Cast, hub: State, store: Store) -> Report:
         for came, sampled in zip(delivered, cast.sampled, strict=True)
     )
     return Report(hub, None, None, {}, told, traffic)
+
+
+def _without_rows(value: Tensor) -> Tensor:
+    """A stacked tensor of no rows, in memory of its own: a view would keep all rows."""
+    return value.new_empty(0, *value.shape[1:])
 
 
 def _filled(part: Outcome, form: State) -> Outcome:
@@ -173,7 +178,7 @@ class Sums:
         chosen = to_device(np.array(hubs), one.world.device)
         own = [tree.index(state, chosen) for state in (one.world.hub_numbers, self._hub, self._facts())]
         found = one.world.executor.map(asked, (0, 0, 0, 0), *own, messages)
-        self._form, self._asked = tree.map_leaves(lambda value: value[:0], messages), noted
+        self._form, self._asked = tree.map_leaves(_without_rows, messages), noted
         return [
             Asked(found[f"values.{number}"], weights, noted[number][0])
             for number, weights in enumerate(found["weights"].values())

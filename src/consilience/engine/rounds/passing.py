@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,47 +19,63 @@ class Passing:
 
     Args:
         device: Where memories are needed.
-        most: How many bytes of them stay there; what is more waits on the host.
+        most: How many bytes of them stay on a GPU; what is more waits on the host.
     """
 
     def __init__(self, device: torch.device, most: int) -> None:
         self._device, self._most = device, most
-        self._parts: dict[bytes, tuple[IntArray, State]] = {}
+        self._parts: list[_Part] = []  # the newest last
+
+    @property
+    def rows(self) -> IntArray:
+        """Whose memories there are."""
+        return np.unique(np.concatenate([part.rows for part in self._parts] or [np.zeros(0, np.int64)]))
 
     def load(self, rows: IntArray, initial: Callable[[], State]) -> State:
         """The memories of some clients, stacked: what was written last, else what `initial` gives."""
-        own = self._parts.get(rows.tobytes())
-        if own is not None:
-            return tree.map_leaves(self._back, own[1])
+        if self._parts and np.array_equal(self._parts[-1].rows, rows):
+            return self._back(self._parts[-1].memories)
+        known = [part for part in self._parts if np.isin(part.rows, rows).any()]
+        if len(known) == 1 and np.array_equal(known[0].rows, rows):
+            return self._back(known[0].memories)
         found = initial()
-        for written, memories in self._parts.values():
-            _, here, there = np.intersect1d(rows, written, assume_unique=True, return_indices=True)
-            if len(here):
-                some = tree.index(memories, to_device(there, _device_of(memories)))
-                found = tree.with_rows(
-                    found, to_device(here, self._device), tree.map_leaves(self._back, some)
-                )
+        for part in known:
+            _, here, there = np.intersect1d(rows, part.rows, assume_unique=True, return_indices=True)
+            some = self._back(part.some(there))
+            found = tree.with_rows(found, to_device(here, self._device), some)
         return found
 
     def save(self, rows: IntArray, memories: State) -> None:
         """Renew the memories of some clients."""
-        self._parts.pop(rows.tobytes(), None)  # so that what is written last is found last
-        held = sum(tree.nbytes(one) for _, one in self._parts.values() if _device_of(one) == self._device)
-        if held + tree.nbytes(memories) > self._most:
-            memories = tree.map_leaves(self._away, memories)
-        self._parts[rows.tobytes()] = rows.copy(), memories
+        self._parts = [part for part in self._parts if not np.isin(part.rows, rows).all()]
+        size = tree.nbytes(memories)
+        away = self._device.type == "cuda" and size + sum(part.held for part in self._parts) > self._most
+        self._parts.append(
+            _Part(rows.copy(), tree.map_leaves(_to_host, memories) if away else memories, 0 if away else size)
+        )
 
     def clear(self) -> None:
         """Forget everything: the round is over."""
-        self._parts = {}
+        self._parts = []
 
-    def _away(self, value: Tensor) -> Tensor:
-        pinned = self._device.type == "cuda"  # several times as fast, each way
-        return torch.empty(value.shape, dtype=value.dtype, pin_memory=pinned).copy_(value)
-
-    def _back(self, value: Tensor) -> Tensor:
-        return value.to(self._device, non_blocking=True)
+    def _back(self, memories: State) -> State:
+        return tree.map_leaves(lambda value: value.to(self._device, non_blocking=True), memories)
 
 
-def _device_of(memories: State) -> torch.device:
-    return next(value.device for params in memories.values() for value in params.values())
+@dataclass(frozen=True)
+class _Part:
+    """What some clients remember."""
+
+    rows: IntArray
+    memories: State
+    held: int
+    """How many bytes of it are on the device."""
+
+    def some(self, places: IntArray) -> State:
+        """What some of them remember."""
+        return tree.map_leaves(lambda value: value[to_device(places, value.device)], self.memories)
+
+
+def _to_host(value: Tensor) -> Tensor:
+    """A copy in memory that the system cannot move, which is several times as fast, each way."""
+    return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value)

@@ -36,7 +36,7 @@ class Held:
     """Rows in the memory of a device; pages of a host's that were never written take no space."""
 
     def __init__(self, rows: int, form: State, device: torch.device) -> None:
-        self.form = tree.map_leaves(lambda value: value[:0], form)
+        self.form = tree.map_leaves(lambda value: value.new_empty(0, *value.shape[1:]), form)
         self._device = device
         self._values = tree.map_leaves(
             lambda value: torch.empty((rows, *value.shape[1:]), dtype=value.dtype, device=device), form
@@ -146,7 +146,9 @@ class Store:
         self._seen[wanted] = True
 
     def end_round(self) -> None:
-        """Let everything go that passes with the round."""
+        """Let everything go that passes with the round, also where somebody else keeps it."""
+        for row in self._passing.rows.tolist():
+            self._marks.pop(row, None)
         self._passing.clear()
 
     def forget(self, rows: IntArray) -> None:
@@ -212,24 +214,25 @@ class Store:
         """Continue from a snapshot: what was there before is forgotten."""
         self._seen = None
         self._marks = {}
+        self._passing.clear()
         memories, noted = _form_of(snapshot), snapshot["rows"]
         rows = noted["number"].cpu().numpy()
         if "slot" not in noted:
             self._kept = None
-            self.save(rows, memories)
+            self.save(rows, tree.without(memories, self._fleeting))
             return
         self._files = int(noted["file"])
         slots = Slots(memories, _there(self._file(self._files)))
         slots.recall(noted)
         size = _row_bytes(memories)
-        if self._in_files(size * self._rows):
+        if self._in_files(size * self._rows) and self._fleeting.isdisjoint(memories):
             self._kept = slots
             self._seen = np.zeros(self._rows, dtype=np.bool_)
             self._seen[rows] = True
             return
         self._kept = None
         for some in np.array_split(rows, max(1, size * len(rows) // AT_A_TIME)):
-            self.save(some, slots.read(some))
+            self.save(some, tree.without(slots.read(some), self._fleeting))
 
 
 MEMORY = "memory."
