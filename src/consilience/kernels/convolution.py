@@ -22,9 +22,9 @@ from consilience.torch_internals import autocast_type, in_memory, recast
 SHALLOW = 32
 """The most weights of a filter whose patches are read as well from images with channels first."""
 SMALL = 8
-"""Fewer bytes than that are slow to read at a time."""
+"""The bytes below which it is slow to read some at a time."""
 FULL = 4
-"""To a multiple of so many channels images are filled up, where too few could be read at a time."""
+"""The number to whose multiples channels are filled up, where too few could be read at a time."""
 
 
 class Convolution(nn.Conv2d):

@@ -28,7 +28,7 @@ class Passing:
 
     @property
     def rows(self) -> IntArray:
-        """Whose memories there are."""
+        """The rows that were written."""
         return np.unique(np.concatenate([part.rows for part in self._parts] or [np.zeros(0, np.int64)]))
 
     def load(self, rows: IntArray, initial: Callable[[], State]) -> State:
