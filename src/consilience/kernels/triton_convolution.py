@@ -210,7 +210,7 @@ def _as_read(tile: Tile, x: Tensor) -> Tile:
     """The tile without loads ahead of products where images are read in small pieces.
 
     Loads ahead go past the registers. With pieces of 4 bytes that took ten times as long, with 8 bytes of
-    16-bit numbers half as long again; with two full floats it was no slower.
+    16-bit numbers half as long again; with two full floats hardly longer.
     """
     least = 8 if _full(x) else 16
     return tile if _piece(x) * x.itemsize >= least else tile._replace(stages=1)
