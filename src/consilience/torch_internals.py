@@ -272,13 +272,8 @@ Relied on: with a dampening of 0 and velocities from the start (or none, without
 lie alike. Promised: what `torch.optim.SGD(fused=True)` does, which calls it.
 """
 
-copy_all = torch._foreach_copy_
-"""`copy_` for every tensor of a list, from another list. Promised: nothing."""
-add_all, scale_all = torch._foreach_add_, torch._foreach_mul_
-"""`add_` for every tensor of a list, of another list; `mul_`, by one number. Promised: nothing.
-
-Relied on: each number is rounded as `add_` and `mul_` round it.
-"""
+copy_all, add_all, scale_all = torch._foreach_copy_, torch._foreach_add_, torch._foreach_mul_
+"""`copy_`, `add_` and (by a number) `mul_` for tensors of a list, rounded as by these. Promised: nothing."""
 
 
 def batch_normalised(
@@ -286,12 +281,11 @@ def batch_normalised(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A batch normalised, and the running mean and variance of each channel after it.
 
-    Relied on: it is `F.batch_norm` in training, can be differentiated, and takes and gives statistics in the
-    type of the weights where images are rounded. Not relied on: a fast way under `vmap`, where torch takes
-    one lane after the other. Promised: nothing.
+    Relied on: it is `F.batch_norm` in training, can be differentiated, and statistics have the type of the
+    weights where images are rounded. Promised: nothing; under `vmap` one lane is taken after the other.
     """
-    normalised = torch.ops.aten._native_batch_norm_legit_functional
-    found = normalised(x, weight, bias, mean.detach(), variance.detach(), True, momentum, eps)
+    known = mean.detach(), variance.detach()
+    found = _ATEN._native_batch_norm_legit_functional(x, weight, bias, *known, True, momentum, eps)
     return found[0], found[3], found[4]
 
 
@@ -311,8 +305,7 @@ cudnn_flags = torch.backends.cudnn.flags
 def memory_left_as_it_is() -> Iterator[None]:
     """A context in which deterministic algorithms do not fill new memory first.
 
-    Relied on and promised: `torch.utils.deterministic.fill_uninitialized_memory` can be set. It is a property
-    of a module, of which type checkers know nothing.
+    Relied on and promised: `fill_uninitialized_memory` can be set, though type checkers do not know it.
     """
     memory: Any = torch.utils.deterministic
     before = memory.fill_uninitialized_memory
@@ -336,8 +329,7 @@ def in_memory(value: Tensor) -> Tensor:
 weight_normalised = torch._weight_norm
 """What `torch.nn.utils.parametrizations.weight_norm` calls.
 
-Relied on: of directions, lengths and an axis it gives lengths times directions of norm 1 over all other
-axes. Promised: nothing.
+Relied on: it gives lengths times directions of norm 1 over all axes but the one given. Promised: nothing.
 """
 
 # Modules

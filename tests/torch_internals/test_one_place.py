@@ -26,7 +26,6 @@ UNDOCUMENTED = {
     "is_autocast_enabled",
     "map_aggregate",
     "map_arg",
-    "native_batch_norm",
     "torch.Tag",
 }
 """Names without an underscore of which torch promises less than is relied on."""
